@@ -11,7 +11,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import requests
@@ -51,9 +51,11 @@ def held(t: Trial, words: list[str], method: str, **fault: Any) -> subprocess.Po
     return process
 
 
-def asleep(t: Trial, words: list[str], method: str, **fault: Any) -> subprocess.Popen[str]:
+def asleep(
+    t: Trial, words: list[str], method: str, skip: int = 0, **fault: Any
+) -> subprocess.Popen[str]:
     """A laptop that was closed in the middle of a command, after this request."""
-    process = held(t, words, method, **fault)
+    process = held(t, words, method, skip=skip, **fault)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGSTOP)
     t.ending.callback(end, t, process, 1)
@@ -75,6 +77,13 @@ def end(t: Trial, process: subprocess.Popen[str], seconds: float = 240) -> int:
     t.told.append((out[-700:] + err[-1500:]).strip())
     check("Traceback (most recent call last)" not in err, "a traceback")
     return process.returncode
+
+
+def wake(t: Trial, sleepers: Iterable[subprocess.Popen[str]], since: float) -> None:
+    """Open laptops again, 75 s after this time, and wait for the ends of their commands."""
+    time.sleep(max(0, since + 75 - time.monotonic()))
+    for sleeper in sleepers:
+        end(t, sleeper)
 
 
 def second_laptop(t: Trial) -> Laptop:
@@ -294,8 +303,16 @@ def kill_of_a_colleagues(t: Trial) -> None:
 
 def slept_over_a_new_box(t: Trial, words: list[str], steps: list[tuple[str, int]]) -> None:
     """The machine is known to the sleeper, so that its id tells it from the new one."""
-    box, other = t.name("box") if "devbox" in words else devbox(t), second_laptop(t)
-    sleepers = [asleep(t, [*words, box], method, skip=skip) for method, skip in steps]
+    box, other, verb = t.name("box"), second_laptop(t), words[0]
+    if verb == "reap":  # it is to delete what a power loss left, and the new one has that name
+        t.until_state(t.run("sleep 600", name="box"), "RUNNING")
+        t.power(box, "crash")
+    elif verb != "devbox":
+        devbox(t)
+    if verb == "start":
+        t.ok("stop", box)
+    sleepers = [asleep(t, words + [box] * (verb != "reap"), *step) for step in steps]
+    since = time.monotonic()
     t.cloud.control("DELETE", "faults")
     for word in ("kill", "rm"):
         other(word, "-y", box, cwd=t.repo)
@@ -303,11 +320,14 @@ def slept_over_a_new_box(t: Trial, words: list[str], steps: list[tuple[str, int]
     done = other("devbox", "-g", "0", "-n", box, cwd=t.repo)
     check(done.code == 0, f"no second devbox of the name: {done.last}")
     t.until_state(box, "RUNNING")
+    if verb == "start":
+        t.ok("stop", box)
+    before = machine(t, box)["status"]
     with unharmed(t, box):
-        for sleeper in sleepers:
-            end(t, sleeper)
+        wake(t, sleepers, since)
         time.sleep(3)
-    check(words[0] == "stop" or machine(t, box)["status"] == "RUNNING", "the new one went off")
+    found = [each["status"] for each in t.machines()]
+    check(verb == "stop" or found == [before], f"the new one, {before} before, is {found}")
 
 
 STEPS = [("compute.instances.*", skip) for skip in range(3)]
@@ -317,6 +337,8 @@ for name, (words, steps) in {
     "kill now": (["kill", "-y", "--now"], STEPS),
     "stop": (["stop"], STEPS[:2]),
     "stop now": (["stop", "--now"], STEPS[:2]),
+    "start": (["start"], STEPS),
+    "reap": (["reap", "-y"], [*STEPS, ("compute.disks.*", 0), ("storage.*", 0)]),
     "submit before its machine": (SUBMIT, [("compute.*", 3)]),
     "submit with its machine": (SUBMIT, [("compute.zoneOperations.*", 0)]),
 }.items():
@@ -326,6 +348,7 @@ for name, (words, steps) in {
         name=f"a {name} that slept",
         words=words,
         steps=steps,
+        minutes=7,
     )(slept_over_a_new_box)
 
 
@@ -519,7 +542,8 @@ for name, (method, fault, more) in {
 
 
 # Where a submit is held: the request, how many before it, and options of the job.
-POINTS = [
+Point = tuple[str, int, list[str]]
+POINTS: list[Point] = [
     ("storage.objects.insert", 0, []),
     ("storage.objects.insert", 1, []),
     ("compute.*", 2, []),
@@ -529,19 +553,19 @@ POINTS = [
 ]
 
 
-def point(t: Trial, number: int, command: str) -> tuple[str, list[str], str, dict[str, Any]]:
+def point(t: Trial, number: int, points: list[Point], command: str) -> tuple[str, list[str], Any]:
     """A job that is to be held at a point: its name, words, and the fault."""
-    method, skip, options = POINTS[number]
+    method, skip, options = points[number]
     job = t.name(f"p{number}")
-    fault = {"skip": skip, **({"match": job} if "storage" in method else {})}
-    return job, ["run", "-g", "0", "-n", job, *options, command], method, fault
+    fault = {"method": method, "skip": skip, **({"match": job} if "storage" in method else {})}
+    return job, ["run", "-g", "0", "-n", job, *options, command], fault
 
 
 def laptop_ends(t: Trial, number: int) -> None:
     jobs = []
     for each in range(len(POINTS)):
-        job, words, method, fault = point(t, each, f"{RAN}; sleep 1")
-        process = held(t, words, method, **fault)
+        job, words, fault = point(t, each, POINTS, f"{RAN}; sleep 1")
+        process = held(t, words, **fault)
         time.sleep(t.dice.uniform(0, 0.5))
         is_held = process.poll() is None
         process.send_signal(number)
@@ -570,28 +594,78 @@ for name, number in {"a laptop dies": signal.SIGKILL, "Ctrl-C": signal.SIGINT}.i
     )(laptop_ends)
 
 
+def killed_while_submits_sleep(t: Trial, points: list[Point], victim: str) -> None:
+    other, box = second_laptop(t), ""
+    if points is ON_A_BOX:
+        box = devbox(t)
+    sleepers, kills = {}, {}
+    for number in range(len(points)):
+        job, words, fault = point(t, number, points, f"sleep 20; {RAN}")
+        words[1:1] = ["-y", "--on", box] if box else []
+        sleepers[job] = asleep(t, words, **fault)
+        if victim == "job":
+            kills[job] = other.start("kill", "-y", job, cwd=t.repo)
+    since = time.monotonic()
+    t.cloud.control("DELETE", "faults")
+    if victim == "box":
+        kills[box] = other.start("kill", "-y", box, cwd=t.repo)
+    codes = {name: end(t, kill, 120) for name, kill in kills.items()}
+    wake(t, sleepers.values(), since)
+    check(0 in codes.values(), "nothing could be killed")
+    time.sleep(25 if box else 0)
+    if box and victim == "job":
+        t.ok("kill", "-y", box)
+    t.gone(120)
+    ran = [job for job in sleepers if codes.get(box or job, codes.get(job)) == 0 and runs(t, job)]
+    check(not ran, f"ran although killed: {ran}")
+
+
+ON_A_BOX: list[Point] = [
+    ("compute.*", 1, []),
+    ("storage.objects.insert", 0, []),
+    ("storage.objects.insert", 2, []),
+    ("compute.instances.setMetadata", 0, []),
+]
+for name, (points, victim) in {
+    "killed while the submit sleeps": (POINTS, "job"),
+    "killed while a run on a devbox sleeps": (ON_A_BOX, "job"),
+    "devbox killed while runs on it sleep": (ON_A_BOX, "box"),
+}.items():
+    row(
+        "machines",
+        "a submit that slept for a minute starts no job that was killed meanwhile, or on a devbox that was",
+        name=name,
+        points=points,
+        victim=victim,
+        minutes=8,
+    )(killed_while_submits_sleep)
+
+
 @row(
     "machines",
-    "a submit that slept for a minute starts no job that was killed meanwhile",
+    "a removal that slept for a minute deletes nothing of a new job of the name",
     minutes=8,
 )
-def killed_while_the_submit_sleeps(t: Trial) -> None:
-    other = second_laptop(t)
-    sleepers, kills = {}, {}
-    for number in range(len(POINTS)):
-        job, words, method, fault = point(t, number, f"sleep 20; {RAN}")
-        sleepers[job] = asleep(t, words, method, **fault)
-        kills[job] = other.start("kill", "-y", job, cwd=t.repo)
+def a_removal_that_slept(t: Trial) -> None:
+    jobs = {t.run("true", name=f"r{skip}"): skip for skip in (0, 8, 11, 14)}
+    for job in jobs:
+        t.ended(job, "SUCCEEDED")
+    other, taken = second_laptop(t), []
+    sleepers = [
+        asleep(t, ["rm", "-y", job], "storage.objects.*", skip, match=job)
+        for job, skip in jobs.items()
+    ]
+    since = time.monotonic()
     t.cloud.control("DELETE", "faults")
-    began = time.monotonic()
-    codes = {job: end(t, kill, 120) for job, kill in kills.items()}
-    time.sleep(max(0, 75 - (time.monotonic() - began)))
-    for sleeper in sleepers.values():
-        end(t, sleeper, 120)
-    t.gone(120)
-    check(0 in codes.values(), "no job could be killed")
-    ran = [job for job, code in codes.items() if code == 0 and runs(t, job)]
-    check(not ran, f"ran although killed: {ran}")
+    for job, seconds in zip(jobs, (0, 0, 90, 90), strict=True):  # it is over, or runs
+        other("rm", "-y", job, cwd=t.repo)
+        words = ["run", "-g", "0", "-n", job, f"sleep {seconds}; {RAN}"]
+        if other(*words, cwd=t.repo).code == 0:
+            taken.append(job)
+    check(taken, "no name could be taken again")
+    wake(t, sleepers, since)
+    for job in taken:
+        check_ran_once(t, job)
 
 
 # --- money
