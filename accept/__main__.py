@@ -69,7 +69,8 @@ def main() -> int:
     jobs = max(1, min(given.jobs, len(rows) * given.rounds))
     with world.trials(berg, jobs, given) as trials:
         try:
-            for verdict in suite.run(rows, trials, given.seed, given.rounds, print_now):
+            for verdict in suite.run(rows, trials, given.seed, given.rounds):
+                print(suite.line(verdict), flush=True)
                 verdicts.append(verdict)
                 if given.out:
                     suite.save(given.out, about, verdicts)
@@ -80,10 +81,6 @@ def main() -> int:
     # The closing line that continuous integration reads.
     print(f"{len(verdicts) - len(reds)} passed, {len(reds)} failed")
     return 1 if reds else 0
-
-
-def print_now(text: str) -> None:
-    print(text, flush=True)
 
 
 if __name__ == "__main__":

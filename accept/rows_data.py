@@ -8,35 +8,20 @@ instant: with notice the last one, without notice one of the last 30 seconds.
 import datetime
 import time
 from pathlib import Path
+from typing import Any
 
 from accept import judge, writer
 from accept.suite import Red, check, row
 from accept.world import Trial
 
 SOURCE = Path(writer.__file__).read_text()
-BUCKETS = {
-    "": {},
-    "30 ms": {"latency": 0.03},
-    "slow": {"bandwidth": 1_500_000},
-    "stalls": {},
-    "fails": {},
+BUCKETS = {"30 ms": {"latency": 0.03}, "slow": {"bandwidth": 1_500_000}}
+FAULTS: dict[str, dict[str, Any]] = {
+    "stalls": {"method": "storage.objects.insert", "delay": 20, "probability": 0.03},
+    "fails": {"method": "storage.objects.*", "status": 503, "probability": 0.2},
 }
 NOTICE = {"end", "failure", "kill", "limit", "preemption"}
 ON_SPOT = {"preemption", "spot power loss"}
-
-
-def trouble(t: Trial, bucket: str, job: str) -> None:
-    """Make the bucket as the row says, for this job's requests."""
-    if BUCKETS[bucket]:
-        t.cloud.settings(**BUCKETS[bucket])
-    if bucket == "stalls":
-        t.cloud.fault(
-            "storage.objects.insert", match=job, delay=20, times=None, probability=0.03, seed=t.seed
-        )
-    if bucket == "fails":
-        t.cloud.fault(
-            "storage.objects.*", match=job, status=503, times=None, probability=0.2, seed=t.seed
-        )
 
 
 def submit(t: Trial, cut: str, machines: int, heard: judge.Collector, rate: float) -> str:
@@ -47,33 +32,31 @@ def submit(t: Trial, cut: str, machines: int, heard: judge.Collector, rate: floa
     return t.run(f"python writer.py {heard.port} {t.seed} {rate}", *options, name="data")
 
 
-def make_cut(t: Trial, cut: str, job: str, machines: int, heard: judge.Collector) -> float:
+ENDS = {  # how an attempt ends that has no next one by itself
+    "end": ["SUCCEEDED"],
+    "failure": ["FAILED"],
+    "kill": ["KILLED"],
+    "limit": ["FAILED", "KILLED"],
+    "worker killed": ["FAILED"],
+    "power loss": ["LOST", "KILLED", "FAILED"],
+}
+
+
+def make_cut(t: Trial, cut: str, job: str, machines: int) -> float:
     """End the first attempt, and return when its program was ended without notice, if it was."""
-    at = 0.0
-    victim = t.dice.randrange(machines)
+    victim, at = t.dice.randrange(machines), time.time()
     names = [machine["name"] for machine in t.machines(job)]
-    if cut in ("end", "failure"):
-        t.ended(job, "SUCCEEDED" if cut == "end" else "FAILED", seconds=150)
-    elif cut == "kill":
-        t.ok("kill", "-y", job)
-        t.ended(job, "KILLED")
-    elif cut == "limit":
-        t.ended(job, "FAILED", "KILLED", seconds=150)
-    elif cut == "preemption":
+    if cut == "preemption":
         t.power(names[victim], "preempt", grace=30)
-    elif cut == "spot power loss":
-        at = time.time()
-        t.power(names[victim], "crash")
-    elif cut == "power loss":
-        at = time.time()
-        for name in names:
-            t.power(name, "crash")
-        t.ok("kill", "-y", job)
-        t.ended(job, "LOST", "KILLED", "FAILED")
     elif cut == "worker killed":
         t.kill_worker(job, victim)
-        t.ended(job, "FAILED", seconds=180)
-    return at
+    for name in {"spot power loss": names[victim:][:1], "power loss": names}.get(cut, []):
+        t.power(name, "crash")
+    if cut in ("kill", "power loss"):
+        t.ok("kill", "-y", job)
+    if cut in ENDS:
+        t.ended(job, *ENDS[cut], seconds=180)
+    return at if "power" in cut else 0.0
 
 
 def life(t: Trial, cut: str, machines: int = 1, bucket: str = "", pace: float = 4) -> str:
@@ -87,25 +70,29 @@ def life(t: Trial, cut: str, machines: int = 1, bucket: str = "", pace: float = 
     job = submit(t, cut, machines, heard, rate)
     first = heard.histories[job, 1]
     t.until(lambda: len(first.found) == machines, f"{machines} writers that begin")
-    trouble(t, bucket, job)
+    if bucket in BUCKETS:
+        t.cloud.settings(**BUCKETS[bucket])
+    if bucket in FAULTS:
+        t.cloud.fault(match=job, times=None, seed=t.seed, **FAULTS[bucket])
     if cut not in ("end", "failure", "limit"):
         time.sleep(seconds)
     with heard.lock:
         heard.answer = {"seconds": 0, "code": 0, "pace": 0}  # what comes next only looks
-    synced = stamp(t.state(job).get("synced_until"))
-    cut_at = make_cut(t, cut, job, machines, heard)
+    stamp = t.state(job).get("synced_until") or "1970-01-01T00:00:00Z"
+    synced = datetime.datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()
+    cut_at = make_cut(t, cut, job, machines)
     check(not heard.broken, f"the suite's own fault: {heard.broken}")
     told = []
+    if cut not in ON_SPOT:
+        told.append(fetched(t, job, first, cut, cut_at, synced))
+    if cut != "end":
+        if cut not in ON_SPOT:
+            t.ok("run", "--resume", job)
+        t.until(lambda: len(heard.histories[job, 2].found) == machines, "the next attempt", 120)
+        told.append(seen(heard, job, machines, first, cut, cut_at, synced))
+        t.ended(job, "SUCCEEDED")
     if cut in ON_SPOT:
-        t.until(lambda: len(heard.histories[job, 2].found) == machines, "the next attempt", 120)
-        told.append(seen(heard, job, machines, first, cut, cut_at, synced))
-        t.ended(job, "SUCCEEDED")
-    told.append(fetched(t, job, first, cut, cut_at, synced))
-    if cut not in ON_SPOT and cut != "end":
-        t.ok("run", "--resume", job)
-        t.until(lambda: len(heard.histories[job, 2].found) == machines, "the next attempt", 120)
-        told.append(seen(heard, job, machines, first, cut, cut_at, synced))
-        t.ended(job, "SUCCEEDED")
+        told.append(fetched(t, job, first, cut, cut_at, synced))
     if cut != "limit":
         t.gone()
     return f"{rate} a second, {len(first.changes)} changes: " + ", ".join(told)
@@ -154,13 +141,6 @@ def verdict(
     old = 0.0 if said.database_at == float("inf") else end - said.database_at
     check(old <= 30, f"{where}: the database is {old:.1f} s old")
     return f"is {age:.1f} s old"
-
-
-def stamp(text: str | None) -> float:
-    """Seconds since 1970 of a time in a record; 0 if there is none."""
-    if not text:
-        return 0.0
-    return datetime.datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
 
 
 INSTANT = "what comes back is the folder at one instant: "

@@ -3,7 +3,6 @@ thing, and nothing comes of it.
 """
 
 import json
-import re
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,24 +20,14 @@ def jobs(t: Trial) -> set[str]:
     return {name for name in t.cloud.objects(".berg/jobs/") if t.prefix in name}
 
 
-def fault(t: Trial, words: list[str], codes: set[int], says: str, **options: Any) -> str:
-    """What is wrong with how berg refuses this, in a few words; nothing if it is right."""
-    try:
-        done = t.berg(*words, timeout=200, **options)
-    except Red as error:
-        return str(error)
-    if done.code not in codes:
-        return f"exit {done.code}, not {min(codes)}: {done.last[:80]}"
-    is_said = re.search(says, done.err, re.I)
-    return "" if is_said else f"does not say {says!r}: {done.last[:100]}"
-
-
 def refuses(t: Trial, table: Sequence[Input]) -> None:
     """Try all inputs of a table, and report every one that is not refused as it should be."""
     before, faults = jobs(t), []
     for words, codes, says, *rest in table:
-        if wrong := fault(t, words, codes, says, **(rest[0] if rest else {})):
-            faults.append(f"{' '.join(words)[:70]!r}: {wrong}")
+        try:
+            t.refused(*words, codes=codes, says=says, timeout=200, **(rest[0] if rest else {}))
+        except Red as error:
+            faults.append(str(error))
     if made := [*(jobs(t) - before), *(each["name"] for each in t.machines())]:
         faults.append(f"created {sorted(made)}")
     check(not faults, "; ".join(faults))
@@ -46,8 +35,7 @@ def refuses(t: Trial, table: Sequence[Input]) -> None:
 
 def settings(t: Trial, name: str, **changes: Any) -> dict[str, str]:
     """A BERG_HOME with the trial's settings and these changes."""
-    home = t.folder / t.prefix / name
-    home.mkdir()
+    home = folder(t, name)
     given = json.loads((t.laptop.home / ".berg/berg.json").read_text())
     (home / "berg.json").write_text(json.dumps({**given, **changes}))
     return {"BERG_HOME": str(home)}
@@ -149,8 +137,7 @@ def wrong_numbers(t: Trial) -> None:
 @row("story", "variables, secrets, data and files that are not there are refused")
 def wrong_files(t: Trial) -> None:
     run, none = [*GO, "-n", t.name()], t.name("none")
-    (t.folder / t.prefix / "bad.env").write_text("no equals sign\n")
-    bad = str(t.folder / t.prefix / "bad.env")
+    (bad := t.repo / "bad.env").write_text("no equals sign\n")
     refuses(
         t,
         [
@@ -158,7 +145,7 @@ def wrong_files(t: Trial) -> None:
             ([*run, "--env", "1BAD NAME=x", "true"], EITHER, "1BAD NAME"),
             ([*run, "--env", "BERG_JOB=x", "true"], EITHER, "BERG_"),
             ([*run, "--env-file", "/no/such/file", "true"], EITHER, "/no/such/file"),
-            ([*run, "--env-file", bad, "true"], EITHER, r"bad\.env|line 1|no equals"),
+            ([*run, "--env-file", str(bad), "true"], EITHER, r"bad\.env|line 1|no equals"),
             ([*run, "--secret", "TOKEN=/no/such/file", "true"], EITHER, "/no/such/file"),
             ([*run, "--secret", "NOT_SET_HERE", "true"], EITHER, "NOT_SET_HERE"),
             ([*run, "--secret", f"TOKEN={t.repo}", "true"], EITHER, "TOKEN|directory|folder|file"),
@@ -195,10 +182,9 @@ def wrong_sweeps(t: Trial) -> None:
 
 @row("story", "names of jobs that do not exist are refused by each command", is_real=True, usd=0.02)
 def wrong_jobs(t: Trial) -> None:
-    none, file = t.name("none"), t.folder / t.prefix / "file"
-    file.write_text("mine")
-    job = t.run("true")
-    t.ended(job, "SUCCEEDED")
+    none, file = t.name("none"), t.repo / "train.py"
+    mine = file.read_text()
+    job = t.ran("true")
     commands = ["log", "show", "fetch", "kill", "ssh", "rm", "wait", "rerun", "tail", "stop"]
     commands += ["start", "sync", "run --resume", "rerun --new-code", "kill -y --now"]
     more: list[Input] = [
@@ -213,7 +199,7 @@ def wrong_jobs(t: Trial) -> None:
         ([*GO, "-n", job, "true"], EITHER, job),
     ]
     refuses(t, [([*words.split(), none], ERROR, none) for words in commands] + more)
-    check(file.read_text() == "mine", "fetch to a file replaced it")
+    check(file.read_text() == mine, "fetch to a file replaced it")
 
 
 @row("story", "settings that are damaged, empty, unreadable or wrong are refused", minutes=8)
@@ -221,25 +207,19 @@ def wrong_settings(t: Trial) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     mine = [*GO, "-n", t.name(), "true"]
-    homes = {word: settings(t, word) for word in ("damaged", "empty", "list", "unreadable")}
-    (t.folder / t.prefix / "damaged/berg.json").write_text('{"project": "x", ')
-    (t.folder / t.prefix / "empty/berg.json").write_text("")
-    (t.folder / t.prefix / "list/berg.json").write_text("[1, 2]")
-    unreadable = t.folder / t.prefix / "unreadable/berg.json"
-    unreadable.unlink()
-    unreadable.mkdir()
-    file = t.folder / t.prefix / "file"
-    file.write_text("x")
+    texts = {"damaged": '{"project": "x", ', "empty": "", "list": "[1, 2]"}
+    for word, text in texts.items():
+        (folder(t, word) / "berg.json").write_text(text)
+    (folder(t, "unreadable") / "berg.json").mkdir()
+    homes = [{"BERG_HOME": str(t.repo.with_name(word))} for word in [*texts, "unreadable"]]
+    file = t.repo / "train.py"
     dead = settings(t, "dead", endpoint=f"http://127.0.0.1:{port}")
     nobody = settings(t, "nobody", credentials_file="/no/such/credentials.json")
     refuses(
         t,
         [
-            (mine, ERROR, r"berg\.json", homes["damaged"]),
-            (mine, ERROR, r"berg\.json|berg init", homes["empty"]),
-            (mine, ERROR, r"berg\.json", homes["list"]),
-            (mine, ERROR, r"berg\.json", homes["unreadable"]),
-            (mine, ERROR, "file", {"BERG_HOME": str(file)}),
+            *[(mine, ERROR, r"berg\.json|berg init", home) for home in homes],
+            (mine, ERROR, r"train\.py", {"BERG_HOME": str(file)}),
             (mine, ERROR, "berg init", {"BERG_HOME": str(folder(t, "new"))}),
             (["list"], ERROR, f"127.0.0.1|{port}|reach|connect", dead),
             (mine, ERROR, "credentials", nobody),

@@ -5,7 +5,7 @@ what is left behind keeps no machine; exit codes, output, and what a command fin
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
 
-from accept.suite import Red, check, row
+from accept.suite import Red, all_hold, check, row
 from accept.world import Trial
 
 TRAINER = """
@@ -74,6 +74,11 @@ if os.fork() == 0:
 time.sleep(2)
 sys.exit(5)
 """
+ASK = """
+pwd >$BERG_RESULTS_DIR/where
+wc -c | tr -d ' ' >$BERG_RESULTS_DIR/bytes
+python3 -c 'input()' 2>$BERG_RESULTS_DIR/asked || true
+"""
 FILES = {
     "trainer.py": TRAINER,
     "workers.py": WORKERS,
@@ -101,9 +106,6 @@ WAYS = {  # how a trainer starts; and how many trainers those are
     "make": ("make train", 1),
 }
 FORWARDS = {"timeout", "make"}
-SHELLS = ["plain", "exec", "tee", "script", "folder", "timeout"]
-BESIDE = ["shell", "background", "session", "daemon", "torchrun"]
-BELOW = ["xargs", "make", "workers", "children"]
 
 
 def submitted(t: Trial, commands: dict[str, str], *options: str) -> dict[str, str]:
@@ -125,40 +127,21 @@ def trained(t: Trial, ways: list[str], *options: str) -> dict[str, str]:
 
 def saved(t: Trial, jobs: dict[str, str], seconds: float = 0) -> None:
     """Every trainer has saved, and was told once; there are so many seconds until then."""
-    found: dict[str, list[str]] = {}
 
-    def all_saved() -> bool:
+    def wrong() -> list[str]:
+        found = []
         for way, job in jobs.items():
-            if len(found.get(way, [])) < WAYS[way][1]:
-                prefix = f"berg_results/{job}/saved-1-"
-                files = [t.cloud.read(name) for name in t.cloud.objects(prefix)]
-                found[way] = [data.decode() for data in files if data]
-        return all(len(found[way]) == WAYS[way][1] for way in jobs)
+            names = t.cloud.objects(f"berg_results/{job}/saved-1-")
+            told = [(t.cloud.read(name) or b"").decode() for name in names]
+            if len(told) < WAYS[way][1] or (way not in FORWARDS and {*told} != {"1"}):
+                found.append(f"{way}: {len(told)} saved, told {'/'.join(told) or 0} times")
+        return found
 
     with contextlib.suppress(Red):
-        t.until(all_saved, "what trainers save", seconds, 0.5)
-    wrong = []
-    for way in jobs:
-        times = "/".join(found[way])
-        if len(found[way]) < WAYS[way][1] or (way not in FORWARDS and set(found[way]) != {"1"}):
-            wrong.append(f"{way}: told {times} times" if times else f"{way}: nothing saved")
-    check(not wrong, "; ".join(wrong))
+        t.until(lambda: not wrong(), "what trainers save", seconds, 0.5)
+    check(not (bad := wrong()), "; ".join(bad))
 
 
-KILL = "`berg kill` tells every process of a command once, and leaves it time to save: "
-
-
-@row(
-    "processes",
-    KILL + "scripts, pipes",
-    name="kill, shells",
-    ways=SHELLS,
-    minutes=8,
-    is_real=True,
-    usd=0.2,
-)
-@row("processes", KILL + "sessions, daemons", name="kill, sessions", ways=BESIDE, minutes=8)
-@row("processes", KILL + "workers, make", name="kill, workers", ways=BELOW, minutes=8)
 def kill(t: Trial, ways: list[str]) -> None:
     jobs = trained(t, ways)
     t.ok("kill", "-y", *jobs.values())
@@ -167,12 +150,6 @@ def kill(t: Trial, ways: list[str]) -> None:
     saved(t, jobs)
 
 
-NOTICE = "a preemption tells every process of a command once, and leaves it time to save: "
-
-
-@row("processes", NOTICE + "scripts, pipes", name="preemption, shells", ways=SHELLS, minutes=8)
-@row("processes", NOTICE + "sessions, daemons", name="preemption, sessions", ways=BESIDE, minutes=8)
-@row("processes", NOTICE + "workers, make", name="preemption, workers", ways=BELOW, minutes=8)
 def preemption(t: Trial, ways: list[str]) -> None:
     jobs = trained(t, ways, "--spot")
     machines = [machine["name"] for machine in t.machines()]
@@ -184,18 +161,35 @@ def preemption(t: Trial, ways: list[str]) -> None:
     t.berg("kill", "-y", "--now", *jobs.values())
 
 
-LIMIT = "before its time limit every process of a command is told once, and has time to save: "
-
-
-@row("processes", LIMIT + "scripts, pipes", name="limit, shells", ways=SHELLS, minutes=8)
-@row("processes", LIMIT + "sessions, daemons", name="limit, sessions", ways=BESIDE, minutes=8)
-@row("processes", LIMIT + "workers, make", name="limit, workers", ways=BELOW, minutes=8)
 def limit(t: Trial, ways: list[str]) -> None:
     jobs = trained(t, ways, "--max-hours", "0.04")
-    for way, job in jobs.items():
-        state = t.ended(job, seconds=240)
-        check(state["state"] == "FAILED", f"{way}: {state['state']} ({state.get('reason')})")
+    for job in jobs.values():
+        t.ended(job, "FAILED", seconds=240)
     saved(t, jobs)
+
+
+GROUPS = {
+    "shells": ["plain", "exec", "tee", "script", "folder", "timeout"],
+    "sessions": ["shell", "background", "session", "daemon", "torchrun"],
+    "workers": ["xargs", "make", "workers", "children"],
+}
+for function, when in {
+    kill: "`berg kill`",
+    preemption: "a preemption",
+    limit: "a time limit",
+}.items():
+    for group, ways in GROUPS.items():
+        name = f"{function.__name__}, {group}"
+        is_dear = name == "kill, shells"
+        row(
+            "processes",
+            f"{when} tells every process of a command once, and leaves it time to save: {', '.join(ways)}",
+            name=name,
+            ways=ways,
+            minutes=8,
+            is_real=is_dear,
+            usd=0.2 * is_dear,
+        )(function)
 
 
 @row(
@@ -226,39 +220,51 @@ def leftovers(t: Trial) -> None:
     t.gone()
 
 
-def coded(t: Trial, commands: dict[str, str], codes: dict[str, int]) -> None:
-    """Each of the commands ends with its code."""
-    jobs = submitted(t, commands)
-    found = {}
+def coded(t: Trial, commands: dict[str, tuple[str, int]]) -> None:
+    """Each command ends with its code, and what it wrote before is there."""
+    mark = "echo x >$BERG_RESULTS_DIR/mark; "
+    jobs = submitted(t, {key: mark + command for key, (command, _) in commands.items()})
+    wrong = []
     for key, job in jobs.items():
-        state = t.ended(job, "FAILED" if codes[key] else "SUCCEEDED")
-        found[key] = state["exit_code"]
-    wrong = [f"{key}: {found[key]}, not {codes[key]}" for key in codes if found[key] != codes[key]]
+        code, state = commands[key][1], t.ended(job)
+        if (state["exit_code"], state["state"]) != (code, "FAILED" if code else "SUCCEEDED"):
+            wrong.append(f"{key}: {state['state']} with {state['exit_code']}, not {code}")
+        if t.results(job).get("mark") != b"x\n":
+            wrong.append(f"{key}: its result is missing")
     check(not wrong, "; ".join(wrong))
 
 
-@row("processes", "the exit code of a job is that of its command")
-def exit_codes(t: Trial) -> None:
-    codes = {f"c{code}": code for code in (0, 1, 3, 77, 126, 127, 128, 130, 137, 143, 255)}
-    coded(t, {key: f"exit {code}" for key, code in codes.items()}, codes)
-
-
-@row("processes", "a command that a signal ends has 128 and its number as exit code")
-def signals(t: Trial) -> None:
-    codes = {f"s{number}": 128 + number for number in (9, 11, 15)}
-    commands = {
-        "s9": "exec python3 -c 'import os; os.kill(os.getpid(), 9)'",
-        "s11": "kill -11 $$",
-        "s15": "sh -c 'kill -15 $$'",
-    }
-    coded(t, commands, codes)
-
-
-@row("processes", "a pipe fails with the command in it that fails", is_real=True, usd=0.05)
-def pipes(t: Trial) -> None:
-    codes = {"first": 3, "last": 4, "none": 0}
-    commands = {"first": "exit 3 | cat", "last": "true | exit 4", "none": "false | true; true"}
-    coded(t, commands, codes)
+CODES = (0, 1, 3, 77, 126, 127, 128, 130, 137, 143, 255)
+row(
+    "processes",
+    "the exit code of a job is that of its command",
+    name="exit codes",
+    commands={f"c{code}": (f"exit {code}", code) for code in CODES},
+)(coded)
+row(
+    "processes",
+    "a command that a signal ends has 128 and its number as exit code, and its results",
+    name="signals",
+    is_sample=True,
+    commands={
+        "s9": ("exec python3 -c 'import os; os.kill(os.getpid(), 9)'", 137),
+        "s9-own": ("kill -9 $$", 137),
+        "s11": ("kill -11 $$", 139),
+        "s15": ("sh -c 'kill -15 $$'", 143),
+    },
+)(coded)
+row(
+    "processes",
+    "a pipe fails with the command in it that fails",
+    name="pipes",
+    is_real=True,
+    usd=0.05,
+    commands={
+        "first": ("exit 3 | cat", 3),
+        "last": ("true | exit 4", 4),
+        "none": ("false | true; true", 0),
+    },
+)(coded)
 
 
 @row(
@@ -267,37 +273,26 @@ def pipes(t: Trial) -> None:
 def output(t: Trial) -> None:
     huge = "python3 -c 'import sys; sys.stdout.write(\"x\" * 3_000_000 + chr(10))'"
     odd = "head -c 100000 /dev/urandom; echo; echo after the odd"
-    job = t.run(f"seq 100000; {huge}; {odd}; echo to stderr >&2; printf unfinished")
-    t.ended(job, "SUCCEEDED")
+    job = t.ran(f"seq 100000; {huge}; {odd}; echo to stderr >&2; printf unfinished")
     lines = t.ok("log", job).out.splitlines()
     check("1" in lines, "the first line is not in the log")
-    start = lines.index("1")
-    seen = lines[start : start + 100_000]
-    check(seen == [str(n) for n in range(1, 100_001)], "lines are missing, or not in order")
-    longest = max(map(len, lines))
-    check("x" * 3_000_000 in lines, f"the longest line has {longest:,} characters, not 3,000,000")
+    start, longest = lines.index("1"), max(map(len, lines))
     text = "\n".join(lines[start:])
-    words = ["after the odd", "to stderr", "unfinished"]
-    places = [text.rfind(word) for word in words]
-    check(-1 not in places, f"missing: {[word for word in words if word not in text]}")
-    check(places == sorted(places), "not in order")
-
-
-@row("processes", "the input of a command is empty", is_sample=True)
-def no_input(t: Trial) -> None:
-    asks = "python3 -c 'input()' 2>$BERG_RESULTS_DIR/asked"
-    job = t.run(f"wc -c | tr -d ' ' >$BERG_RESULTS_DIR/bytes; {asks} || true")
-    t.ended(job, "SUCCEEDED")
-    results = t.results(job)
-    check(results["bytes"] == b"0\n", f"{results['bytes']!r} bytes of input")
-    check(b"EOFError" in results["asked"], "input() finds something")
+    places = [text.rfind(word) for word in ("after the odd", "to stderr", "unfinished")]
+    numbers = [str(number) for number in range(1, 100_001)]
+    all_hold(
+        {
+            "lines are missing, or not in order": lines[start : start + 100_000] == numbers,
+            f"the longest line has {longest:,} characters": "x" * 3_000_000 in lines,
+            f"words are at {places}": -1 not in places and places == sorted(places),
+        }
+    )
 
 
 @row("processes", "a command finds the variables that are promised, and the folders of them")
 def variables(t: Trial) -> None:
     folders = 'for d in "$BERG_RESULTS_DIR" "$BERG_REPO_DIR" "$BERG_SCRATCH_DIR" "$BERG_HOSTFILE"'
-    job = t.run(f'env -0 >$BERG_RESULTS_DIR/env; {folders}; do test -e "$d" || echo "no $d"; done')
-    t.ended(job, "SUCCEEDED")
+    job = t.ran(f'env -0 >$BERG_RESULTS_DIR/env; {folders}; do test -e "$d" || echo "no $d"; done')
     pairs = t.results(job)["env"].decode().split("\0")
     found = dict(pair.split("=", 1) for pair in pairs if pair)
     exact = {
@@ -316,19 +311,20 @@ def variables(t: Trial) -> None:
     some += " MASTER_ADDR MASTER_PORT PET_MASTER_ADDR PET_MASTER_PORT"
     wrong = [f"{key} is {found.get(key)!r}" for key in exact if found.get(key) != exact[key]]
     wrong += [f"{key} is not set" for key in some.split() if not found.get(key)]
+    wrong += [line for line in t.ok("log", job).out.splitlines() if line.startswith("no ")]
     check(not wrong, "; ".join(wrong))
     check(t.cloud.bucket in found["BERG_BUCKET"], f"BERG_BUCKET is {found['BERG_BUCKET']}")
-    log = t.ok("log", job).out
-    missing = [line for line in log.splitlines() if line.startswith("no ")]
-    check(not missing, f"not there: {missing}")
 
 
-@row("processes", "a command runs in the folder where berg was started")
+@row(
+    "processes",
+    "a command runs in the folder where berg was started, and its input is empty",
+    is_sample=True,
+)
 def working_folder(t: Trial) -> None:
-    t.files({"some/where/file": "x\n"})
-    job = t.name("job")
-    words = "pwd >$BERG_RESULTS_DIR/where; cat file"
-    t.ok("run", "-g", "0", "-n", job, words, cwd=t.repo / "some/where")
-    t.ended(job, "SUCCEEDED")
-    where = t.results(job)["where"].decode().strip()
-    check(where == "/root/code/proj/some/where", f"it ran in {where}")
+    t.files({"some/where/ask.sh": ASK})
+    t.repo = t.repo / "some/where"
+    results = t.results(t.ran("sh ask.sh"))
+    found = [results[name].decode().strip() for name in ("where", "bytes", "asked")]
+    check(found[0] == "/root/code/proj/some/where", f"it ran in {found[0]}")
+    check(found[1] == "0" and "EOFError" in found[2], f"its input has {found[1:]}")

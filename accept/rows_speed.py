@@ -4,7 +4,6 @@ other work; the reason has what was measured, and with `--other` how that compar
 
 import contextlib
 import datetime
-import json
 import os
 import resource
 import shutil
@@ -45,25 +44,26 @@ def judged(what: str, seconds: float, limit: float, others: dict[str, float]) ->
 
 def by_berg(t: Trial, measure: Callable[[str], float]) -> tuple[float, dict[str, float]]:
     """The measurement of the berg that is tried, and of the other one, if there is any."""
-    return measure(""), {"other": measure(t.other)} if t.other else {}
+    return measure(t.laptop.berg), {"other": measure(t.other)} if t.other else {}
 
 
-def ran(t: Trial, *words: str, berg: str = "") -> tuple[float, float]:
-    """Seconds and CPU seconds of a command that must succeed; no other one runs meanwhile."""
-    laptop = Laptop(berg or t.laptop.berg, t.laptop.home, t.told)
-    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    done = laptop(*words, cwd=t.repo, timeout=60)
-    took, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+def took(t: Trial, berg: str, *words: str) -> float:
+    """Seconds of a command that must succeed."""
+    began = time.monotonic()
+    done = Laptop(berg, t.laptop.home, t.told)(*words, cwd=t.repo, timeout=60)
+    seconds = time.monotonic() - began
     check(done.code == 0, f"berg {' '.join(words)[:60]}: exit {done.code}: {done.last}")
-    return took, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return seconds
+
+
+def median(t: Trial, times: int, *words: str) -> tuple[float, dict[str, float]]:
+    """The usual seconds of a command, by this berg and by the other one."""
+    return by_berg(t, lambda berg: statistics.median(took(t, berg, *words) for _ in range(times)))
 
 
 @row("speed", "`berg --help` is there at once", name="help", is_alone=True, is_sample=True)
 def help_page(t: Trial) -> str:
-    def measure(berg: str) -> float:
-        return statistics.median(ran(t, "--help", berg=berg)[0] for _ in range(5))
-
-    seconds, others = by_berg(t, measure)
+    seconds, others = median(t, 5, "--help")
     return judged("--help", seconds, 0.3, others)
 
 
@@ -79,71 +79,52 @@ def help_page(t: Trial) -> str:
 def submit(t: Trial, latency: float, limit: float) -> str:
     """Machines without a process, so that only the laptop works."""
     t.cloud.settings(boot=0, latency=latency)
-    used: list[float] = []
 
     def measure(berg: str) -> float:
-        took = []
+        seconds = []
         for number in range(4):
             (t.repo / "train.py").write_text(f"print({berg!r}, {number})\n")
-            name = t.name(f"{'o' if berg else 'j'}{number}")
-            seconds, cpu = ran(t, "run", "-g", "0", "-n", name, "true", berg=berg)
-            took.append(seconds)
-            used.append(cpu)
-        return statistics.median(took[1:])
+            name = t.name(f"{'o' if berg == t.other else 'j'}{number}")
+            seconds.append(took(t, berg, "run", "-g", "0", "-n", name, "true"))
+        return statistics.median(seconds[1:])
 
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     seconds, others = by_berg(t, measure)
-    return judged("submit", seconds, limit, others) + f"; CPU {statistics.median(used[1:4]):.2f} s"
+    used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+    return judged("submit", seconds, limit, others) + f"; CPU {used / 4 / (1 + len(others)):.2f} s"
 
 
 @row("speed", "results come as fast as with Google's own program", name="fetch", is_alone=True)
 def fetch(t: Trial) -> str:
     t.files({"make.py": MAKE})
-    job = t.run("python3 make.py")
-    t.ended(job, "SUCCEEDED")
+    job = t.ran("python3 make.py")
     folder = t.folder / t.prefix / "got"
 
     def measure(berg: str) -> float:
         shutil.rmtree(folder, ignore_errors=True)
-        seconds, _ = ran(t, "fetch", job, str(folder), berg=berg)
+        seconds = took(t, berg, "fetch", job, str(folder))
         check(len(list((folder / "many").iterdir())) == FILES, "files are missing")
         return seconds
 
     seconds, others = by_berg(t, measure)
-    source = f"{t.cloud.bucket}/berg_results/{job}/many"
-    token = t.cloud.session.credentials.token
-    if shutil.which("gcloud"):
-        words = ["gcloud", "storage", "cp", "-r", f"gs://{source}"]
-        others["gcloud"] = copied(t, words, {"CLOUDSDK_AUTH_ACCESS_TOKEN": token})
-    if shutil.which("rclone"):
-        env = {
-            "RCLONE_CONFIG_C_TYPE": "google cloud storage",
-            "RCLONE_CONFIG_C_ENDPOINT": f"{t.cloud.endpoint}/storage/v1/",
-            "RCLONE_CONFIG_C_TOKEN": json.dumps({"access_token": token, "token_type": "Bearer"}),
-            "RCLONE_CONFIG_C_BUCKET_POLICY_ONLY": "true",
-        }
-        words = ["rclone", "copy", "--transfers", "32", "--checkers", "32", f"c:{source}"]
-        others["rclone"] = copied(t, words, env)
+    others["gcloud"] = copied(t, f"gs://{t.cloud.bucket}/berg_results/{job}/many")
     return judged(f"fetch of {FILES} × {BYTES // 1000} kB", seconds, 8, others)
 
 
-def copied(t: Trial, words: list[str], env: dict[str, str]) -> float:
-    """Seconds for which another program copies; 0 if it cannot here."""
-    folder = t.folder / t.prefix / words[0]
+def copied(t: Trial, source: str) -> float:
+    """Seconds for which Google's program copies; 0 if it cannot here."""
+    folder = t.folder / t.prefix / "copied"
     folder.mkdir()
     port = int(t.cloud.endpoint.rpartition(":")[2])
-    there = guide.environment(t.cloud.folder or Path(), port, t.cloud.project)
-    began = time.monotonic()
-    with contextlib.suppress(subprocess.SubprocessError):  # then there is nothing to compare with
+    env = guide.environment(t.cloud.folder or Path(), port, t.cloud.project)
+    env["CLOUDSDK_AUTH_ACCESS_TOKEN"] = t.cloud.session.credentials.token
+    words, began = ["gcloud", "storage", "cp", "-r", source, str(folder)], time.monotonic()
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
         subprocess.run(
-            [*words, str(folder)],
-            env={**os.environ, **there, **env},
-            capture_output=True,
-            timeout=60,
-            check=True,
+            words, env={**os.environ, **env}, capture_output=True, timeout=60, check=True
         )
-        took = time.monotonic() - began
-        return took if sum(path.is_file() for path in folder.rglob("*")) == FILES else 0.0
-    return 0.0
+    seconds = time.monotonic() - began
+    return seconds if sum(path.is_file() for path in folder.rglob("*")) == FILES else 0.0
 
 
 @row("speed", "a resumed job has its files soon", name="restore", is_alone=True)
@@ -152,8 +133,7 @@ def restore(t: Trial) -> str:
     t.files({"make.py": MAKE})
     mark = "date +%s.%N >$BERG_RESULTS_DIR/began"
     found = f"test $(ls $BERG_RESULTS_DIR/many | wc -l) = {FILES}"
-    job = t.run(f"{found} 2>/dev/null && {mark} && exit 0; python3 make.py; exit 1")
-    t.ended(job, "FAILED")
+    job = t.ran(f"{found} 2>/dev/null && {mark} && exit 0; python3 make.py; exit 1", ends="FAILED")
     began = time.time()
     t.ok("run", "-y", "--resume", job)
     name = f"berg_results/{job}/began"
@@ -188,17 +168,13 @@ def cold_start(t: Trial, prepared: int, limit: float) -> str:
 
 @row("speed", "a second start, on a devbox", name="second start", is_alone=True)
 def second_start(t: Trial) -> str:
-    box = t.name("box")
-    t.ok("devbox", "-g", "0", "-n", box)
-    t.until_state(box, "RUNNING")
-    took = []
+    box, took = t.devbox(), []
     for number in range(3):
         job = t.name(f"on{number}")
         began = time.time()
         t.ok("run", "-y", "--on", box, "-n", job, "date +%s.%N >$BERG_RESULTS_DIR/began")
         t.ended(job, "SUCCEEDED")
         took.append(float(t.results(job)["began"]) - began)
-    t.ok("kill", "-y", "--now", box)
     return judged("from `run --on` to the command", statistics.median(took), 5, {})
 
 
@@ -206,16 +182,11 @@ def second_start(t: Trial) -> str:
 def list_of_many(t: Trial) -> str:
     """The last row, as it leaves many objects."""
     t.cloud.settings(write_interval=0)
-    t.ended(job := t.run("true"), "SUCCEEDED")
-    copies = Copies(t, job)
+    copies = Copies(t, t.ran("true"))
     listed = [n for n in copies.found if n.endswith("_state.json") or n.startswith(".berg/index/")]
     copies.found = {name: copies.found[name] for name in listed}
     names = [f"{t.prefix}-n{number:04}" for number in range(JOBS)]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(copies.write, names))
-
-    def measure(berg: str) -> float:
-        return statistics.median(ran(t, "list", "-a", berg=berg)[0] for _ in range(3))
-
-    seconds, others = by_berg(t, measure)
+    seconds, others = median(t, 3, "list", "-a")
     return judged(f"list of {JOBS} jobs", seconds, 2, others)

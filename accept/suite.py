@@ -4,6 +4,7 @@ A row is a function that gets a `Trial` (world.py) and returns if the promise ho
 raising `Red` with a reason of one line; `Missing` means that this berg does not offer the thing.
 """
 
+import contextlib
 import json
 import queue
 import random
@@ -84,12 +85,20 @@ def check(condition: Any, reason: str) -> None:
         raise Red(reason)
 
 
+def all_hold(facts: dict[str, Any]) -> None:
+    """Check facts by what is wrong if they do not hold; red with all that are wrong."""
+    wrong = [reason for reason, holds in facts.items() if not holds]
+    check(not wrong, "; ".join(wrong))
+
+
 def chosen(only: str, is_real: bool, is_sample: bool) -> list[Row]:
     """Rows whose key matches a word of `only` (a regular expression each, separated by spaces)."""
-    words = [re.compile(word) for word in only.split()]
-    rows = [row for row in ROWS if not words or any(word.search(row.key) for word in words)]
     rows = [
-        row for row in rows if (row.is_real or not is_real) and (row.is_sample or not is_sample)
+        row
+        for row in ROWS
+        if any(re.search(word, row.key) for word in only.split() or [""])
+        and (row.is_real or not is_real)
+        and (row.is_sample or not is_sample)
     ]
     return sorted(rows, key=lambda row: AREAS.index(row.area))
 
@@ -126,15 +135,13 @@ def seed_of(row: Row, seed: int) -> int:
     return zlib.crc32(f"{row.key} {seed}".encode())
 
 
-def run(
-    rows: list[Row], trials: list[Any], seed: int, rounds: int, say: Callable[[str], None]
-) -> Iterator[Verdict]:
+def run(rows: list[Row], trials: list[Any], seed: int, rounds: int) -> Iterator[Verdict]:
     """Try all rows on so many trials side by side; those that measure come last, alone.
 
     The first round has the given seed, so that two runs are the same; further rounds draw theirs.
     """
     tasks: queue.Queue[tuple[Row, int]] = queue.Queue()
-    ended: queue.Queue[Verdict | BaseException] = queue.Queue()
+    ended: queue.Queue[Verdict] = queue.Queue()
     fresh = random.SystemRandom()
     pairs = [(row, seed_of(row, seed)) for row in rows]
     pairs += [(row, fresh.randrange(1 << 32)) for _ in range(rounds - 1) for row in rows]
@@ -144,28 +151,17 @@ def run(
             tasks.put(pair)
 
     def work(trial: Any) -> None:
-        try:
+        with contextlib.suppress(queue.Empty):
             while True:
                 row, drawn = tasks.get_nowait()
                 ended.put(tried(row, trial, drawn))
-        except queue.Empty:
-            pass
-        except BaseException as error:
-            ended.put(error)
 
-    threads = [threading.Thread(target=work, args=[trial], daemon=True) for trial in trials]
-    for thread in threads:
-        thread.start()
+    for trial in trials:
+        threading.Thread(target=work, args=[trial], daemon=True).start()
     for _ in range(len(pairs) - len(alone)):
-        verdict = ended.get()
-        if isinstance(verdict, BaseException):
-            raise verdict
-        say(line(verdict))
-        yield verdict
+        yield ended.get()
     for row, drawn in alone:
-        verdict = tried(row, trials[0], drawn)
-        say(line(verdict))
-        yield verdict
+        yield tried(row, trials[0], drawn)
 
 
 MARKS = {"green": "green  ", "red": "RED    ", "missing": "missing"}
@@ -200,11 +196,8 @@ def compare(first: Path, second: Path) -> list[str]:
     """
 
     def statuses(path: Path) -> dict[str, tuple[str, str]]:
-        worst: dict[str, tuple[str, str]] = {}
-        for each in json.loads(path.read_text())["rows"]:
-            if each["row"] not in worst or each["status"] == "red":
-                worst[each["row"]] = each["status"], each["reason"]
-        return worst
+        reds_last = sorted(json.loads(path.read_text())["rows"], key=lambda e: e["status"] == "red")
+        return {each["row"]: (each["status"], each["reason"]) for each in reds_last}
 
     one, two = statuses(first), statuses(second)
     lines = []

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -137,6 +137,10 @@ class Cloud:
         tail = f"?{urlencode(query)}" if query else ""
         return self.call(verb, f"{base}/compute/v1/projects/{self.project}/{path}{tail}", body)
 
+    def path(self, thing: dict[str, Any]) -> str:
+        """The path of a thing below its project."""
+        return str(thing["selfLink"].partition(f"projects/{self.project}/")[2])
+
     def listed(self, kind: str) -> list[dict[str, Any]]:
         """All things of a kind in all zones and regions: instances, disks, instanceGroupManagers."""
         scopes = self.compute(f"aggregated/{kind}").get("items", {}).values()
@@ -158,42 +162,48 @@ class Cloud:
     def storage(self) -> str:
         return self.endpoint or "https://storage.googleapis.com"
 
+    @property
+    def all_objects(self) -> str:
+        return f"{self.storage}/storage/v1/b/{self.bucket}/o"
+
+    def url(self, name: str) -> str:
+        return f"{self.all_objects}/{quote(name, '')}"
+
     def objects(self, prefix: str = "") -> dict[str, dict[str, Any]]:
         """Descriptions of objects by name."""
         found: dict[str, dict[str, Any]] = {}
-        page = ""
+        query = {"prefix": prefix}
         while True:
-            query = urlencode({"prefix": prefix, **({"pageToken": page} if page else {})})
-            said = self.call("GET", f"{self.storage}/storage/v1/b/{self.bucket}/o?{query}")
+            said = self.call("GET", f"{self.all_objects}?{urlencode(query)}")
             found.update({each["name"]: each for each in said.get("items", [])})
-            page = said.get("nextPageToken", "")
-            if not page:
+            if "nextPageToken" not in said:
                 return found
+            query["pageToken"] = said["nextPageToken"]
 
     def read(self, name: str) -> bytes | None:
         """The bytes of an object, None if there is none."""
-        path = f"{self.storage}/storage/v1/b/{self.bucket}/o/{quote(name, '')}?alt=media"
-        answer = self.session.get(path, timeout=120)
+        answer = self.session.get(self.url(name) + "?alt=media", timeout=120)
         if answer.status_code == 404:
             return None
         answer.raise_for_status()
         return answer.content
 
-    def write(self, name: str, data: bytes, metadata: dict[str, str] | None = None) -> None:
+    def write(
+        self, name: str, data: bytes, metadata: dict[str, str] | None = None, **more: str
+    ) -> None:
         """One request for both, because an object may be written once a second."""
-        base = f"{self.storage}/upload/storage/v1/b/{self.bucket}/o"
-        about = json.dumps({"name": name, "metadata": metadata or {}}).encode()
+        about = json.dumps({"name": name, "metadata": metadata or {}, **more}).encode()
         parts = [b"application/json; charset=UTF-8\r\n\r\n" + about, b"text/plain\r\n\r\n" + data]
         body = b"".join(b"--=part=\r\nContent-Type: " + part + b"\r\n" for part in parts)
         self.session.post(
-            f"{base}?uploadType=multipart",
+            f"{self.storage}/upload/storage/v1/b/{self.bucket}/o?uploadType=multipart",
             data=body + b"--=part=--",
             headers={"Content-Type": 'multipart/related; boundary="=part="'},
             timeout=120,
         ).raise_for_status()
 
     def remove(self, name: str) -> None:
-        self.call("DELETE", f"{self.storage}/storage/v1/b/{self.bucket}/o/{quote(name, '')}")
+        self.call("DELETE", self.url(name))
 
 
 @dataclass
@@ -242,16 +252,12 @@ class Trial:
         if not self.is_real:
             self.usual()
         for _ in range(3):
-            for kind in ("instanceGroupManagers", "instances", "disks"):
-                for thing in self.named(kind):
-                    if kind == "instances" and not self.is_real:
-                        self.power(thing["name"], "crash")
-                    path = thing["selfLink"].partition(f"projects/{self.cloud.project}/")[2]
-                    with contextlib.suppress(requests.HTTPError):
-                        self.cloud.compute(path, "DELETE")
-            if not any(
-                self.named(kind) for kind in ("instanceGroupManagers", "instances", "disks")
-            ):
+            for machine in [] if self.is_real else self.machines():
+                self.power(machine["name"], "crash")
+            for thing in self.things():
+                with contextlib.suppress(requests.HTTPError):
+                    self.cloud.compute(self.cloud.path(thing), "DELETE")
+            if not self.things():
                 break
             time.sleep(1)
         if self.is_real:
@@ -286,13 +292,15 @@ class Trial:
         check(done.code == 0, f"berg {' '.join(words)[:60]}: exit {done.code}: {done.last}")
         return done
 
-    def refused(self, *words: str, code: int = 1, says: str = "", **options: Any) -> Done:
+    def refused(
+        self, *words: str, codes: Collection[int] = (1,), says: str = "", **options: Any
+    ) -> Done:
         """Run berg, which must refuse this with an exit code and these words (a regular expression)."""
         done = self.berg(*words, **options)
         told = f"berg {' '.join(words)[:80]!r}"
-        check(done.code == code, f"{told}: exit {done.code}, not {code}: {done.last}")
-        check(done.err.strip(), f"{told}: says nothing")
-        check(re.search(says, done.err, re.I), f"{told}: does not say {says!r}: {done.last}")
+        check(done.code in codes, f"{told}: exit {done.code}, not {min(codes)}: {done.last}")
+        is_said = done.err.strip() and re.search(says, done.err, re.I)
+        check(is_said, f"{told}: does not say {says!r}: {done.last}")
         return done
 
     def name(self, word: str = "job") -> str:
@@ -304,9 +312,29 @@ class Trial:
         self.ok("run", "-g", gpus, "-n", full, *options, command)
         return full
 
+    def ran(
+        self,
+        command: str,
+        *options: str,
+        ends: str = "SUCCEEDED",
+        name: str = "job",
+        seconds: float = 120,
+    ) -> str:
+        """Submit a job, wait until it ends like this, and return its name."""
+        job = self.run(command, *options, name=name)
+        self.ended(job, ends, seconds=seconds)
+        return job
+
+    def devbox(self, word: str = "box", *options: str) -> str:
+        """Make a devbox without GPUs, and return its name when it runs."""
+        box = self.name(word)
+        self.ok("devbox", "-g", "0", "-n", box, *options)
+        self.until_state(box, "RUNNING")
+        return box
+
     def colleague(self, user: str = "colleague") -> Laptop:
-        """Another person's laptop, with the same settings."""
-        home = self.folder / self.prefix / user
+        """Another person's laptop, with the same settings; or, without a name, one's second laptop."""
+        home = self.folder / self.prefix / (user or "second")
         shutil.copytree(
             self.laptop.home / ".berg", home / ".berg", ignore=shutil.ignore_patterns("local")
         )
@@ -375,43 +403,27 @@ class Trial:
         self.until(is_there, f"{text!r} in the log", seconds, every=0.5)
 
     def until_state(self, job: str, *states: str, seconds: float = 90) -> dict[str, Any]:
-        def reached() -> dict[str, Any]:
-            state = self.state(job)
-            if state.get("state") in FINAL and not FINAL & {*states}:
-                raise Red(
-                    f"{job} is {state['state']} ({state.get('reason')}), not {'/'.join(states)}"
-                )
-            return state if state.get("state") in states else {}
-
-        return self.until(reached, f"{job} {'/'.join(states)}", seconds)
-
-    def ended(self, job: str, *states: str, seconds: float = 120) -> dict[str, Any]:
-        """Wait for the end of a job; its state must be one of these, if any are given."""
-        state = self.until(
-            lambda: (s := self.state(job)).get("state") in FINAL and s,
-            f"the end of {job}",
+        """Wait until the job is in one of these states, or has ended, which is red then."""
+        wanted = f"{job} {'/'.join(states) or 'ended'}"
+        state: dict[str, Any] = self.until(
+            lambda: (s := self.state(job)).get("state") in {*states, *FINAL} and s,
+            wanted,
             seconds,
             0.4,
         )
-        check(
-            not states or state["state"] in states,
-            f"{job} is {state['state']} ({state.get('reason')}), not {'/'.join(states)}",
-        )
+        is_wanted = state["state"] in (states or FINAL)
+        check(is_wanted, f"not {wanted}: it is {state['state']} ({state.get('reason')})")
         return state
+
+    def ended(self, job: str, *states: str, seconds: float = 120) -> dict[str, Any]:
+        """Wait for the end of a job; its state must be one of these, if any are given."""
+        return self.until_state(job, *states, seconds=seconds)
 
     def gone(self, seconds: float = 60) -> None:
         """No machine, group or disk of this row may be left after so long."""
-        kinds = ("instances", "instanceGroupManagers", "disks")
-        left: list[str] = []
-
-        def is_gone() -> bool:
-            left[:] = [
-                f"{kind[:-1]} {thing['name']}" for kind in kinds for thing in self.named(kind)
-            ]
-            return not left
-
         with contextlib.suppress(Red):
-            self.until(is_gone, "the end of the machines", seconds, 0.5)
+            self.until(lambda: not self.things(), "the end of the machines", seconds, 0.5)
+        left = [self.cloud.path(thing).partition("/")[2] for thing in self.things()]
         check(not left, f"left behind: {', '.join(left)}")
 
     # --- machines
@@ -424,6 +436,11 @@ class Trial:
             if thing["name"].startswith(self.prefix)
             or str(thing.get("labels", {}).get("berg-job", "")).startswith(self.prefix)
         ]
+
+    def things(self) -> list[dict[str, Any]]:
+        """What can be left behind: groups first, as they make machines."""
+        kinds = ("instanceGroupManagers", "instances", "disks")
+        return [thing for kind in kinds for thing in self.named(kind)]
 
     def machines(self, job: str = "") -> list[dict[str, Any]]:
         """Instances of a job (of all jobs of this row), sorted by name."""
@@ -454,11 +471,11 @@ class Trial:
                     spaces.add(space)
             except OSError:
                 continue
-        spaces.discard(Path("/proc/self/ns/pid").readlink())
+        own = Path("/proc/self/ns/pid").readlink()
         return {
             pid: words.replace(b"\0", b" ").decode(errors="replace").strip()
             for pid, (space, words) in all_of.items()
-            if space in spaces
+            if space in spaces and space != own
         }
 
     def kill_processes(
@@ -475,28 +492,24 @@ class Trial:
 
     def kill_worker(self, job: str, index: int = 0) -> None:
         """`kill -9` berg's worker on a machine of the job."""
-
-        def killed() -> int:
-            found = self.machines(job)
-            return (
-                self.kill_processes(found[index], r"berg[./-]worker") if len(found) > index else 0
-            )
-
-        self.until(killed, "a worker to kill", 60)
-
-    def requests(self) -> list[dict[str, Any]]:
-        """The last requests that the embedded cloud has answered."""
-        return self.cloud.control("GET", "requests")["requests"]
+        workers = r"berg[./-]worker"
+        self.until(
+            lambda: any(
+                self.kill_processes(machine, workers)
+                for machine in self.machines(job)[index : index + 1]
+            ),
+            "a worker to kill",
+            60,
+        )
 
 
 @contextlib.contextmanager
 def trials(berg: str, jobs: int, given: argparse.Namespace) -> Iterator[list[Trial]]:
     """So many trials; the embedded clouds end with the context."""
     folder = Path(tempfile.mkdtemp(prefix="accept-"))
-    made: list[Trial] = []
+    make, made = real_trial if given.cloud == "real" else local_trial, []
     try:
         for number in range(jobs):
-            make = real_trial if given.cloud == "real" else local_trial
             made.append(make(berg, folder / str(number), given))
         yield made
     finally:
@@ -507,30 +520,37 @@ def trials(berg: str, jobs: int, given: argparse.Namespace) -> Iterator[list[Tri
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def started(berg: str, folder: Path, *words: str) -> Laptop:
+    """A laptop after `berg init`."""
+    laptop = Laptop(berg, folder, [])
+    done = laptop("init", "-y", *words)
+    check(done.code == 0, f"berg init: {done.last}")
+    return laptop
+
+
 def real_trial(berg: str, folder: Path, given: argparse.Namespace) -> Trial:
     """Google's cloud, with this computer's credentials."""
     folder.mkdir()
     credentials, _ = google.auth.default(scopes=SCOPES)
-    laptop = Laptop(berg, folder, told := [])
-    done = laptop("init", "-y", "--project", given.project, "--bucket", given.bucket)
-    check(done.code == 0, f"berg init: {done.last}")
+    laptop = started(berg, folder, "--project", given.project, "--bucket", given.bucket)
     cloud = Cloud(given.project, given.bucket, AuthorizedSession(credentials))
-    return Trial(laptop, cloud, folder, is_real=True, other=given.other, told=told)
+    return Trial(laptop, cloud, folder, is_real=True, other=given.other, told=laptop.told)
 
 
 def local_trial(berg: str, folder: Path, given: argparse.Namespace) -> Trial:
     """An embedded cloud of this repository's, which `berg init --local` finds running."""
     home = folder / ".berg"
-    home.mkdir(parents=True)
-    local = home / "local"
-    local.mkdir()
-    (local / "image").symlink_to(image(berg, folder.parent))
+    (local := home / "local").mkdir(parents=True)
+    # All clouds share an image; a golden one's environment for the worker is that of this berg.
+    image = folder.parent / "image"
+    (image / "prepared/berg").mkdir(parents=True, exist_ok=True)
+    (local / "image").symlink_to(image)
+    with contextlib.suppress(FileExistsError):
+        (image / "prepared/berg/venv").symlink_to(prefix_of(berg))
     # Machines see the environments of this berg, which its worker may use, and of the suite's savers.
     os.environ["LOCALCLOUD_SHOW"] = f"{prefix_of(berg)}:{sys.prefix}"
     port = control.start(local)
-    laptop = Laptop(berg, folder, told := [])
-    done = laptop("init", "--local", "-y")
-    check(done.code == 0, f"berg init --local: {done.last}")
+    laptop = started(berg, folder, "--local")
     settings = json.loads((home / "berg.json").read_text())
     credentials, _ = google.auth.load_credentials_from_file(
         str(local / "credentials.json"), scopes=SCOPES
@@ -541,18 +561,7 @@ def local_trial(berg: str, folder: Path, given: argparse.Namespace) -> Trial:
     session.mount("http://", requests.adapters.HTTPAdapter(max_retries=patient))
     endpoint = f"http://127.0.0.1:{port}"
     cloud = Cloud(settings["project"], settings["bucket"], session, endpoint, local)
-    return Trial(laptop, cloud, folder, other=given.other, told=told)
-
-
-def image(berg: str, folder: Path) -> Path:
-    """The folder of the machines' image, which all clouds share; a golden image's environment for
-    the worker is the one that this berg is installed in.
-    """
-    made = folder / "image"
-    if not made.exists():
-        (made / "prepared/berg").mkdir(parents=True)
-        (made / "prepared/berg/venv").symlink_to(prefix_of(berg))
-    return made
+    return Trial(laptop, cloud, folder, other=given.other, told=laptop.told)
 
 
 def prefix_of(berg: str) -> Path:

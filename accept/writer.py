@@ -18,11 +18,27 @@ import sys
 import threading
 import time
 
+LOGS = ("train.log", "out", "metrics.jsonl", "events.out.tfevents.1")
 PARTS = ("-wal", "-shm", "-journal")
 
 
 def digest(data):
     return hashlib.sha256(data).hexdigest()[:16]
+
+
+def read(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def whole(data):
+    """What is told of a file with these bytes."""
+    return ["f", digest(data), len(data)]
+
+
+def make_folder(path):
+    """The folder that this path is in."""
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
 
 
 def database(path):
@@ -40,8 +56,8 @@ def database(path):
             "SELECT max(k), count(*), min(v), max(v) FROM t"
         ).fetchone()
         connection.close()
-        whole = (last or 0) == count == (low or 0) == (high or 0)
-        return count if whole else f"half a transaction: {last} {count} {low} {high}"
+        is_whole = (last or 0) == count == (low or 0) == (high or 0)
+        return count if is_whole else f"half a transaction: {last} {count} {low} {high}"
     except sqlite3.DatabaseError as error:
         return f"{type(error).__name__}: {error}"
 
@@ -58,9 +74,7 @@ def listing(folder):
             elif name.endswith(".db"):
                 found[path] = ["db", database(full)]
             elif os.path.isfile(full) and not name.endswith(PARTS):
-                with open(full, "rb") as file:
-                    data = file.read()
-                found[path] = ["f", digest(data), len(data)]
+                found[path] = whole(read(full))
     own = ("berg_job_metadata.json", ".berg-")  # of Berg's: the job's record, notes of a fetch
     return {path: what for path, what in found.items() if not path.startswith(own)}
 
@@ -68,13 +82,12 @@ def listing(folder):
 class Writer:
     def __init__(self, port, seed, rate):
         self.rank, self.attempt = int(os.environ["BERG_NODE_RANK"]), int(os.environ["BERG_ATTEMPT"])
+        self.mine = f"r{self.rank}/" if self.rank else ""  # each rank has a folder, but the first
         self.dice = random.Random(f"{seed} {self.attempt} {self.rank}")
         self.rate = rate
         self.line = socket.create_connection(("127.0.0.1", port))
-        self.lock = threading.Lock()
-        self.saving = threading.Lock()
-        self.number = 0
-        self.made = 0
+        self.lock, self.saving = threading.Lock(), threading.Lock()
+        self.number = self.made = 0
         self.files = set()  # whole files of the main thread
         self.logs = {}  # path -> [file, incarnation, length]
         self.connection = None
@@ -122,8 +135,7 @@ class Writer:
         self.made += 1
         folder = self.dice.choice(["", "", "a/", "a/b/", f"step-{self.made}/", "c d/"])
         name = self.dice.choice(["w", "ü", "m%41", "x.pt", "-o", "#?"])
-        mine = f"r{self.rank}/" if self.rank else ""
-        return f"{mine}{folder}{name}{self.attempt}-{self.made}"
+        return f"{self.mine}{folder}{name}{self.attempt}-{self.made}"
 
     def old(self):
         return self.dice.choice(sorted(self.files)) if self.files else None
@@ -142,7 +154,7 @@ class Writer:
 
     def put(self, path, data, seconds=0.0):
         """Write a file in place, in four pieces: it is whole once this is done."""
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        make_folder(path)
         names = self.same(path) if path in self.files else [path]
 
         def write():
@@ -152,14 +164,12 @@ class Writer:
                     file.write(data[start : start + piece])
                     time.sleep(seconds / 4)
 
-        self.change({name: ["f", digest(data), len(data)] for name in names}, write, slow=True)
+        self.change(dict.fromkeys(names, whole(data)), write, slow=True)
         self.files.add(path)
 
     def move(self, path, target):
-        os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
-        with open(path, "rb") as file:
-            data = file.read()
-        sets = {path: None, target: ["f", digest(data), len(data)]}
+        make_folder(target)
+        sets = {path: None, target: whole(read(path))}
         self.change(sets, lambda: os.replace(path, target))
         self.files = self.files - {path} | {target}
 
@@ -177,16 +187,13 @@ class Writer:
 
     def append(self):
         if path := self.old():
-            with open(path, "rb") as file:
-                data = file.read()
             more = self.dice.randbytes(100)
 
             def write():
                 with open(path, "ab", buffering=0) as file:
                     file.write(more)
 
-            whole = ["f", digest(data + more), len(data + more)]
-            self.change(dict.fromkeys(self.same(path), whole), write)
+            self.change(dict.fromkeys(self.same(path), whole(read(path) + more)), write)
 
     def delete(self):
         if path := self.old():
@@ -198,32 +205,23 @@ class Writer:
             self.move(path, f"{self.new()}.moved")
 
     def rename_folder(self):
-        mine = f"r{self.rank}/" if self.rank else ""
-        tops = {path[len(mine) :].split("/")[0] for path in self.files if "/" in path[len(mine) :]}
+        start = len(self.mine)
+        tops = {path[start:].split("/")[0] for path in self.files if "/" in path[start:]}
         if not tops:
             return
-        top, self.made = f"{mine}{self.dice.choice(sorted(tops))}", self.made + 1
-        target = f"{mine}dir-{self.attempt}-{self.made}"
-        below = [path for path in self.files if path.startswith(f"{top}/")]
-        sets = dict.fromkeys(below)
-        for path in below:
-            with open(path, "rb") as file:
-                data = file.read()
-            sets[target + path[len(top) :]] = ["f", digest(data), len(data)]
-        self.change(sets, lambda: os.rename(top, target))
-        self.files = self.files - {*below} | {target + path[len(top) :] for path in below}
+        top, self.made = f"{self.mine}{self.dice.choice(sorted(tops))}", self.made + 1
+        target = f"{self.mine}dir-{self.attempt}-{self.made}"
+        moved = {p: target + p[len(top) :] for p in self.files if p.startswith(f"{top}/")}
+        sets = {new: whole(read(path)) for path, new in moved.items()}
+        self.change({**dict.fromkeys(moved), **sets}, lambda: os.rename(top, target))
+        self.files = self.files - {*moved} | {*moved.values()}
 
     def link(self):
         """A link that is replaced, as `latest` is."""
-        here = [
-            path
-            for path in self.files
-            if os.path.dirname(path) == (f"r{self.rank}" if self.rank else "")
-        ]
+        here = [path for path in self.files if os.path.dirname(path) == self.mine[:-1]]
         if not here:
             return
-        target = os.path.basename(self.dice.choice(sorted(here)))
-        link = f"r{self.rank}/latest" if self.rank else "latest"
+        target, link = os.path.basename(self.dice.choice(sorted(here))), f"{self.mine}latest"
         if os.path.lexists(f"{link}.new"):
             os.unlink(f"{link}.new")
         self.change({f"{link}.new": ["l", target]}, lambda: os.symlink(target, f"{link}.new"))
@@ -233,10 +231,8 @@ class Writer:
     def hard_link(self):
         if path := self.old():
             other = f"{self.new()}.hard"
-            os.makedirs(os.path.dirname(other) or ".", exist_ok=True)
-            with open(path, "rb") as file:
-                data = file.read()
-            self.change({other: ["f", digest(data), len(data)]}, lambda: os.link(path, other))
+            make_folder(other)
+            self.change({other: whole(read(path))}, lambda: os.link(path, other))
             self.files.add(other)
 
     def patch(self):
@@ -244,8 +240,7 @@ class Writer:
         path = self.old()
         if not path or os.path.getsize(path) < 100:
             return
-        with open(path, "rb") as file:
-            data = bytearray(file.read())
+        data = bytearray(read(path))
         at = self.dice.randrange(len(data) - 20)
         data[at : at + 8] = self.dice.randbytes(8)
 
@@ -259,19 +254,17 @@ class Writer:
                         memory[at : at + 8] = bytes(data[at : at + 8])
                         memory.flush()
 
-        whole = ["f", digest(bytes(data)), len(data)]
-        self.change(dict.fromkeys(self.same(path), whole), write)
+        self.change(dict.fromkeys(self.same(path), whole(data)), write)
 
     def checkpoint(self):
         """A folder of shards, a small file that names it, and the older ones deleted."""
-        mine = f"r{self.rank}/" if self.rank else ""
         self.made += 1
-        name = f"{mine}ckpt-{self.attempt}-{self.made:06}"
+        last, name = f"{self.mine}last", f"{self.mine}ckpt-{self.attempt}-{self.made:06}"
         for shard in range(3):
             self.put(f"{name}/shard-{shard}.bin", self.content(), 0.05)
-        self.put(f"{mine}last.tmp", name.encode())
-        self.move(f"{mine}last.tmp", f"{mine}last")
-        all_of = sorted({path.rpartition("/")[0] for path in self.files if f"{mine}ckpt-" in path})
+        self.put(f"{last}.tmp", name.encode())
+        self.move(f"{last}.tmp", last)
+        all_of = sorted({os.path.dirname(path) for path in self.files if "ckpt-" in path})
         for folder in all_of[:-2]:
             for path in sorted(path for path in self.files if path.startswith(f"{folder}/")):
                 self.files.discard(path)
@@ -279,10 +272,7 @@ class Writer:
 
     def write_log(self):
         """A line of a log; at times the log is begun again, rotated, or rotated and held open."""
-        mine = f"r{self.rank}/" if self.rank else ""
-        path = mine + self.dice.choice(
-            ["train.log", "out", "metrics.jsonl", "events.out.tfevents.1"]
-        )
+        path = self.mine + self.dice.choice(LOGS)
         how = self.dice.random()
         log = self.logs.get(path)
         if log and how < 0.03:
@@ -308,14 +298,10 @@ class Writer:
         self.change(sets, lambda: log[0].write(text.encode()), text=[log[1], text])
 
     def begin_log(self, path, mode):
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        make_folder(path)
         self.made += 1
-        log = [None, f"{self.rank} {self.attempt} {self.made}", 0]
-        before = b""
-        if mode == "ab" and os.path.exists(path):
-            with open(path, "rb") as file:
-                before = file.read()
-        log[2] = len(before)
+        before = read(path) if mode == "ab" and os.path.exists(path) else b""
+        log = [None, f"{self.rank} {self.attempt} {self.made}", len(before)]
 
         def act():
             log[0] = open(path, mode, buffering=0)  # noqa: SIM115
@@ -325,9 +311,9 @@ class Writer:
         self.logs[path] = log
 
     def transact(self):
-        path = f"r{self.rank}/study.db" if self.rank else "study.db"
+        path = f"{self.mine}study.db"
         if self.connection is None:
-            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+            make_folder(path)
             number = self.begin({path: ["db", database(path) if os.path.exists(path) else 0]})
             self.connection = sqlite3.connect(path, isolation_level=None, timeout=20)
             self.connection.execute(f"PRAGMA journal_mode={self.journal}")
@@ -353,13 +339,12 @@ class Writer:
 
     def save_in_place(self, pace):
         """A saver beside the rest: one large file over itself, for some seconds each time."""
-        path = f"r{self.rank}/model.pt" if self.rank else "model.pt"
-        dice = random.Random(f"{pace} {self.attempt} {self.rank}")
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        path, dice = f"{self.mine}model.pt", random.Random(f"{pace} {self.attempt} {self.rank}")
+        make_folder(path)
         while True:
             data = f"{self.rank} {self.attempt} ".encode() + dice.randbytes(400_000)
             with self.saving:
-                number = self.begin({path: ["f", digest(data), len(data)]}, slow=True)
+                number = self.begin({path: whole(data)}, slow=True)
                 with open(path, "wb", buffering=0) as file:
                     for start in range(0, len(data), 50_000):
                         file.write(data[start : start + 50_000])
@@ -375,12 +360,9 @@ class Writer:
         )
         answer = json.loads(self.line.makefile().readline())
         for path, what in listing(".").items():
-            name = os.path.basename(path)
-            is_log = name.startswith(("train.log", "out", "metrics.jsonl", "events."))
-            is_mine = path.startswith(f"r{self.rank}/") or (
-                not self.rank and not path.startswith("r")
-            )
-            if what[0] == "f" and is_mine and not is_log and name != "model.pt":
+            is_mine = path.startswith(self.mine) if self.rank else not path.startswith("r")
+            is_free = not os.path.basename(path).startswith((*LOGS, "model.pt"))
+            if what[0] == "f" and is_mine and is_free:
                 self.files.add(path)
         if answer["pace"]:
             threading.Thread(target=self.save_in_place, args=[answer["pace"]], daemon=True).start()
@@ -389,7 +371,7 @@ class Writer:
             self.dice.choices(list(self.steps), list(self.steps.values()))[0]()
             time.sleep(min(self.dice.expovariate(self.rate), 1))
         self.saving.acquire()  # it ends in no save
-        self.line.sendall((json.dumps({"t": time.time(), "over": True}) + "\n").encode())
+        self.tell(over=True)
         os._exit(answer["code"])
 
 
