@@ -160,17 +160,19 @@ def send(snapshot: Snapshot, bucket: Bucket) -> None:
     """Send the commit, its parent and their files as one bundle, unless the bucket has it."""
     if bucket.get(snapshot.object):
         return
+    objects = Path(
+        snapshot.root, git(snapshot.root, "rev-parse", "--git-path", "objects")
+    ).resolve()
     with tempfile.TemporaryDirectory() as scratch:
-        shallow, file = Path(scratch, "shallow"), Path(scratch, "code.bundle")
-        # A bundle of a clone that is cut behind HEAD has no history.
-        shallow.write_text(f"{snapshot.head or snapshot.commit}\n")
-        variables = {"GIT_SHALLOW_FILE": str(shallow)}
+        # A repository that borrows the user's objects, cut behind HEAD: a bundle of it has no history.
+        folder, file = Path(scratch, "repo"), Path(scratch, "code.bundle")
+        folder.mkdir()
+        git(folder, "init", "-q", "--bare")
+        (folder / "objects/info/alternates").write_text(f"{objects}\n")
+        (folder / "shallow").write_text(f"{snapshot.head or snapshot.commit}\n")
         ref = f"refs/berg/{snapshot.commit}"
-        git(snapshot.root, "update-ref", ref, snapshot.commit)
-        try:
-            git(snapshot.root, "bundle", "create", "-q", str(file), ref, **variables)
-        finally:
-            git(snapshot.root, "update-ref", "-d", ref)
+        git(folder, "update-ref", ref, snapshot.commit)
+        git(folder, "bundle", "create", "-q", str(file), ref)
         # Another laptop may have sent the same commit.
         with file.open("rb") as content, contextlib.suppress(Changed):
             bucket.put(snapshot.object, content, file.stat().st_size, 0)

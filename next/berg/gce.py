@@ -9,7 +9,7 @@ from typing import Any
 
 from berg import BergError, google
 from berg.config import SCOPES, Config
-from berg.google import GoogleError, OperationFailed, last_part
+from berg.google import GoogleError, last_part
 from berg.job import Job
 
 # A GPU's name -> Google's accelerator, and the machine types that have it built in ("": attached).
@@ -266,8 +266,11 @@ def create(config: Config, job: Job, request: dict[str, Any], zones: list[str], 
             insert(config, request, job.machine_names, zone)
             return zone
         except GoogleError as error:
-            for name in job.machine_names if isinstance(error, OperationFailed) else []:
-                google.delete(config, f"/zones/{zone}/instances/{name}")
+            made = machines(config, job.name, zone, job.sha256)
+            if len(made) == job.machines:  # it failed afterwards, or its answer was lost
+                return zone
+            for machine in made:
+                google.delete(config, machine.path)
             tried.append(f"{zone}: {reason(error)}")
             if error.reason in NO_QUOTA:
                 full.add(region)
@@ -330,20 +333,45 @@ def reason(error: GoogleError) -> str:
 # --- what is there
 
 
-def machines(config: Config, job: str = "", zone: str = "") -> list[Machine]:
-    """The machines of a job, or of all jobs of the bucket, by name."""
+def machines(config: Config, job: str = "", zone: str = "", sha256: str = "") -> list[Machine]:
+    """The machines of a job, or of all jobs of the bucket, by name; with `sha256` only those that
+    were made for this very job, not another one's of the same name.
+    """
     named = f' AND (labels.berg-job="{job}")' if job else ""
     query = {
         "filter": f'(labels.berg="1") AND (labels.berg-bucket="{bucket_label(config)}"){named}',
         "maxResults": "500",
     }
     columns = "name,id,zone,status,labels,creationTimestamp,machineType,networkInterfaces"
+    columns += ",metadata" if sha256 else ""
     path, place = (
         ("/aggregated/instances", "/*/instances") if not zone else (f"/zones/{zone}/instances", "")
     )
     query["fields"] = f"items{place}({columns}),nextPageToken"
-    found = [machine_of(row) for row in google.items(config, path, **query)]
+    rows = [
+        row for row in google.items(config, path, **query) if not sha256 or made_for(row, sha256)
+    ]
+    found = [machine_of(row) for row in rows]
     return sorted(found, key=lambda machine: (machine.job, order(machine.name)))
+
+
+def made_for(row: dict[str, Any], sha256: str) -> bool:
+    items = row.get("metadata", {}).get("items", [])
+    return {"key": "berg-job-sha256", "value": sha256} in items
+
+
+def name_is_taken(config: Config, name: str) -> str:
+    """Where there is a machine of a name, of whomever; "" if there is none."""
+    query = {"filter": f'name="{name}"', "fields": "items/*/instances(name,zone),nextPageToken"}
+    rows = google.items(config, "/aggregated/instances", **query)
+    return next((last_part(row["zone"]) for row in rows), "")
+
+
+def has_group(config: Config, name: str) -> bool:
+    """Whether there is a group of this name, which makes machines again."""
+    columns = "items/*/instanceGroupManagers(name),nextPageToken"
+    query = {"filter": f'name="{name}"', "fields": columns}
+    return any(google.items(config, "/aggregated/instanceGroupManagers", **query))
 
 
 def order(name: str) -> tuple[str, int]:
@@ -371,9 +399,9 @@ def machine_of(row: dict[str, Any]) -> Machine:
     )
 
 
-def delete(config: Config, job: str) -> list[str]:
+def delete(config: Config, job: str, sha256: str = "") -> list[str]:
     """Delete the machines of a job, and wait; return their names."""
-    found = machines(config, job)
+    found = machines(config, job, "", sha256)
     running = [
         (machine, google.call(config, "DELETE", machine.path)) for machine in found if machine
     ]

@@ -12,8 +12,10 @@ from berg.config import Config, home, path
 LOCAL = {"project": "berg-local", "bucket": "berg-local-results"}
 ACCOUNT, ROLE = "berg-worker", "bergMachine"
 RIGHTS = [  # of a machine in its project
+    "compute.instances.get",
     "compute.instances.list",
     "compute.instances.delete",
+    "compute.instanceGroupManagers.update",  # to leave a group that goes on
     "compute.instanceGroupManagers.delete",
     "compute.instanceGroups.delete",
 ]

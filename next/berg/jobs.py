@@ -28,13 +28,14 @@ def observed(config: Config) -> tuple[list[State], list[Machine]]:
         states = records.states(bucket)
         machines = listed.result()
     running = {machine.job for machine in machines if machine.is_on}
-    return [judged(state, state.name in running) for state in states], machines
+    return [judged(config, state, state.name in running) for state in states], machines
 
 
-def judged(state: State, has_machine: bool) -> State:
-    """A state as it is in truth."""
-    waits = state.returns and state.state == SUBMITTED
-    if state.is_final or has_machine or waits or records.age(state.changed_at) < records.SILENT:
+def judged(config: Config, state: State, has_machine: bool) -> State:
+    """A state as it is in truth: a job without a machine for long, for which none will come, is LOST."""
+    if state.is_final or has_machine or records.age(state.changed_at) < records.SILENT:
+        return state
+    if state.returns and gce.has_group(config, state.name):
         return state
     reason = f"its machine vanished while it was {state.state}. See: berg log {state.name}"
     return replace(state, state=LOST, reason=reason, times={**state.times, LOST: state.changed_at})
@@ -51,7 +52,7 @@ def find(config: Config, name: str) -> State:
     state, _ = records.read_state(bucket, name)
     if not state.is_final and records.age(state.changed_at) >= records.SILENT:
         machines = gce.machines(config, name, state.zone)
-        return judged(state, any(machine.is_on for machine in machines))
+        return judged(config, state, any(machine.is_on for machine in machines))
     return state
 
 

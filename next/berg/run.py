@@ -129,12 +129,18 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
         image = pool.submit(gce.find_image, config, spec.image or config.default_image)
         exists = pool.submit(bucket.client.exists)
         name_taken = pool.submit(bucket.get, jobs.state_path(spec.name)) if spec.name else None
+        place = pool.submit(gce.name_is_taken, config, spec.name) if spec.name else None
         snapshot = code.take(folder, spec.commit)
         shape, zones = chosen.result()
         if not exists.result():
             raise BergError(f"the bucket {config.bucket} does not exist. Create it: berg init")
         if name_taken and name_taken.result():
             raise BergError(f"there is a job {spec.name!r} already. Choose another name: -n NAME")
+        if place and place.result():
+            raise BergError(
+                f"there is a machine {spec.name!r} in {place.result()} already. "
+                "Choose another name: -n NAME"
+            )
     threading.Thread(target=load_client, daemon=True).start()
     name = jobs.check_name(spec.name or jobs.new_name(snapshot.repo))
     if several > 1:
@@ -263,7 +269,7 @@ def end(config: Config, job: Job, used: list[Feature]) -> None:
     """Delete what a job's features left, and its machines."""
     for feature in used:
         feature.forget(config, job)
-    gce.delete(config, job.name)
+    gce.delete(config, job.name, job.sha256)
 
 
 # --- the commands

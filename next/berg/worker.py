@@ -149,8 +149,12 @@ class Run:
 
     def write_state(self, state: str, **changes: Any) -> None:
         """Write the job's state, on the machine that leads; raise NotMine if another one has it."""
+        if state == STARTING:  # of this attempt
+            before = self.state.times.items()
+            self.state.times = {step: at for step, at in before if step == SUBMITTED}
         self.state = replace(self.state, state=state, **changes)
-        self.state.times[state] = jobs.now(self.bucket.time())
+        if state not in self.state.times or state == SUBMITTED:
+            self.state.times[state] = jobs.now(self.bucket.time())
         if self.leads:
             try:
                 self.generation = jobs.write_state(self.bucket, self.state, self.generation)

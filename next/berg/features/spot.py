@@ -49,7 +49,7 @@ class Spot(Feature):
 
     def forget(self, config: Config, job: Job) -> None:
         if job.returns:
-            for group in groups(config, job.name):
+            for group in groups(config, job):
                 google.delete(config, f"{path(google.last_part(group['region']))}/{job.name}")
 
     def ended(self, run: Run, ending: Ending) -> Ending:
@@ -63,9 +63,15 @@ def path(region: str) -> str:
     return f"/regions/{region}/instanceGroupManagers"
 
 
-def groups(config: Config, name: str) -> list[dict[str, Any]]:
-    query = {"filter": f'name="{name}"', "fields": "items/*/instanceGroupManagers(name,region)"}
-    return list(google.items(config, "/aggregated/instanceGroupManagers", **query))
+def groups(config: Config, job: Job) -> list[dict[str, Any]]:
+    """The group that was made for this very job, not another one's of the same name."""
+    columns = "items/*/instanceGroupManagers(name,region,allInstancesConfig)"
+    query = {"filter": f'name="{job.name}"', "fields": columns}
+    return [
+        row
+        for row in google.items(config, "/aggregated/instanceGroupManagers", **query)
+        if row["allInstancesConfig"]["properties"]["metadata"]["berg-job-sha256"] == job.sha256
+    ]
 
 
 def create_group(
