@@ -1,10 +1,11 @@
 """The worker: what a machine does with its job.
 
-    claim     read the job, and take its state
-    prepare   check the code out, restore the results, install
-    meet      wait for the job's other machines
-    command   run it; look once a second why it is to end; send its log and results meanwhile
-    finish    send the last results, write how the job ended
+    claim        read the job, and take its state
+    attempt      all that follows, for a job or for each row of a sweep
+    prepare      check the code out, restore the results, install; wait for the other machines
+    run_command  look once a second why it is to end; send its results meanwhile
+    finish       send the last results, and hear how it ended on the other machines
+    conclude     write how it ended: from now on nothing needs this machine
 
 boot.py starts it, starts it again if it dies, and deletes the machine when it has ended. A mark on
 the disk says that the command began: a worker that finds it only saves and ends the job.
@@ -43,17 +44,20 @@ HOME, RESULTS = code.ROOT / "berg", code.ROOT / "berg_results"
 BEGAN = HOME / "began"  # the mark
 ENDED = HOME / "ended"  # how the command ended, for a worker that is started again
 RECORD = "berg_job_metadata.json"  # in the results of each job
-GRACE, TAKEN_GRACE = 30, 15  # seconds between SIGTERM and SIGKILL; where Google takes the machine
-SAVING = 300  # seconds that are kept for the last results, or a fifth of the time
 LEFT = "LEFT"  # the ending of a machine whose sweep goes on without it
 SIGNALLED: list[float] = []  # when this process got SIGTERM: the machine shuts down
-METADATA = 300  # seconds for which the metadata server is asked again
+GRACE, TAKEN_GRACE = 30, 15  # seconds between SIGTERM and SIGKILL; where Google takes the machine
+SAVING = 300  # seconds that are kept for the last results, or a fifth of the time
 TAKEN = 50  # seconds for them where Google takes the machine
-PASS, AGAIN, LOG, LOOK = 10, 1, 2, 1  # seconds between two passes, after one that gave no moment, …
-# Where else commands write, and what there is no work of anybody's.
+METADATA = 300  # seconds for which the metadata server is asked again
+PASS, AGAIN = 10, 1  # seconds between two passes over the results; after one that gave no moment
+LOG, LOOK = 2, 1  # seconds between two pieces of the log, and two looks at the metadata
+STATE = 20  # seconds after which the state is written again, so that readers see how old it is
+# Where else commands write, and folders there that have no work of anybody's.
 ELSEWHERE = ("/root", "/home", "/workspace", "/data", "/mnt", "/opt", "/srv")
-NO_WORK = {".git", "__pycache__", ".venv", ".cache", ".local", ".ssh", "env"}
-SEARCH = 5  # seconds for a look at these
+NO_WORK = {".git", "__pycache__", ".venv", ".cache", ".local", ".ssh"}
+SEARCH = 5  # seconds for a look at each of these
+PIECE = 64 << 20  # bytes of a log that are sent at once
 TRACE = re.compile(
     r"^(\w[\w.]*(Error|Exception|Interrupt|Exit)\b.*|.*: (error|fatal|No such file|command not found).*)"
 )
@@ -125,7 +129,7 @@ class Run:
     addresses: list[str] = field(default_factory=list)  # of the machines, by rank
     peers: machines.Peers = field(default_factory=machines.Peers)
     ending: Ending | None = None  # why it is to end, once that is known
-    next_look: float = 0
+    next_state: float = 0  # time.monotonic() at which the state is written again
     pass_seconds: float = 0  # that the last pass over the results took
     kills_before: int = 0  # of the kernel, for want of memory, before the command
 
@@ -396,15 +400,9 @@ def make_pass(run: Run, mirror: Mirror) -> None:
     mirror.sync(number)
     run.pass_seconds = time.monotonic() - began
     synced = jobs.now(mirror.at_ns / 1e9 + run.bucket.offset) if mirror.at_ns else ""
-    if run.leads and synced and not run.ending and due(run):
+    if run.leads and synced and not run.ending and time.monotonic() > run.next_state:
+        run.next_state = time.monotonic() + STATE
         run.write_state(RUNNING, synced_until=synced)
-
-
-def due(run: Run) -> bool:
-    """Whether the state is to be written again: each 20 seconds, so that readers see how old it is."""
-    is_due = time.monotonic() > run.next_look
-    run.next_look = time.monotonic() + 20 if is_due else run.next_look
-    return is_due
 
 
 def pause(run: Run, mirror: Mirror) -> float:
@@ -497,16 +495,14 @@ def written_elsewhere(run: Run) -> list[tuple[str, tuple[int, int]]]:
     found: dict[str, tuple[int, int]] = {}
     if not BEGAN.exists():
         return []
-    since, end = BEGAN.stat().st_mtime, time.monotonic() + SEARCH
+    since = BEGAN.stat().st_mtime
     repo = code.ROOT / "code" / run.job.repo
-    known = {*NO_WORK, "berg", "berg_results"}
     for top in [repo, *map(Path, ELSEWHERE)]:
+        end = time.monotonic() + SEARCH
+        known = {str(HOME), str(RESULTS), str(repo)}  # the checkout is looked at by itself
         for folder, names, files in os.walk(top):
-            names[:] = [name for name in names if name not in known]
-            if top != repo and folder == str(repo):
-                names[:], files = [], []
-            steps = Path(folder).relative_to(top).parts[:1]
-            group = str(Path(top, *steps))
+            names[:] = [n for n in names if n not in NO_WORK and f"{folder}/{n}" not in known]
+            group = str(Path(top, *Path(folder).relative_to(top).parts[:1]))
             for name in files:
                 with contextlib.suppress(OSError):
                     about = os.lstat(f"{folder}/{name}")
@@ -536,9 +532,10 @@ class LogSender:
     def send(self) -> None:
         with self.run.log.open("rb") as file:
             file.seek(self.sent)
-            piece = file.read(64 << 20)
-        if not piece:
-            return
+            while piece := file.read(PIECE):
+                self.send_piece(piece)
+
+    def send_piece(self, piece: bytes) -> None:
         bucket = self.run.bucket
         if self.generation:
             part = bucket.write(f"{jobs.parts_prefix(self.run.job.name)}log-{self.run.rank}", piece)
