@@ -211,6 +211,7 @@ def login() -> Record:
 def introduce(run: Run) -> None:
     """Once all have come: let programs here know the machines by name, address and ssh key."""
     if run.job.machines == 1:
+        HOSTFILE.write_text(f"localhost slots={run.job.gpus or os.cpu_count()}\n")
         return
     rows = [run.peers.records[rank] for rank in range(run.job.machines)]
     names = run.job.machine_names
