@@ -2,6 +2,7 @@
 
 the user's own command      berg run --install "make deps"
 uv.lock                     uv sync --locked
+poetry.lock, Pipfile.lock   poetry install, pipenv sync, by uv
 requirements.txt            into the image's python
 pyproject.toml, setup.py    the same, editable
 """
@@ -51,6 +52,10 @@ def commands(repo: Path, own: str) -> list[list[str]]:
     pip = [uv, "pip", "install"] if uv else [str(VENV / "bin/python"), "-m", "pip", "install", "-q"]
     if (repo / "uv.lock").exists() and uv:
         return [[uv, "sync", "--locked", "--no-progress"]]
+    if (repo / "poetry.lock").exists() and uv:
+        return [[uv, "tool", "run", "-q", "poetry", "install", "--no-interaction"]]
+    if (repo / "Pipfile.lock").exists() and uv:
+        return [[uv, "tool", "run", "-q", "pipenv", "sync"]]
     if (repo / "requirements.txt").exists():
         return [[*pip, "-r", "requirements.txt"]]
     if (repo / "pyproject.toml").exists() or (repo / "setup.py").exists():
