@@ -194,6 +194,7 @@ class Bucket:
         blob = self.client.blob(name, chunk_size=CHUNK if size > CHUNK else None)
         blob.metadata = about
         kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+        before = time.time()
         with changed():
             blob.upload_from_file(
                 file,
@@ -204,8 +205,9 @@ class Bucket:
                 **self.patience,
             )
         made = Object.of(blob)
-        offset = made.updated_ns / 1e9 - time.time()
-        self.offset = offset if abs(offset) > WRONG else 0
+        updated, after = made.updated_ns / 1e9, time.time()
+        is_right = before - WRONG < updated < after + WRONG  # the answer may have taken long
+        self.offset = 0 if is_right else updated - after
         return made
 
     def write(

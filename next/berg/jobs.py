@@ -14,10 +14,11 @@ from berg import job as records
 from berg.bucket import Bucket, Changed
 from berg.config import Config
 from berg.gce import Machine
-from berg.job import KILLED, LOST, SUBMITTED, SUCCEEDED, Job, State
+from berg.job import KILLED, LOST, SUBMITTED, SUCCEEDED, UPLOADING, Job, State
 
 POLL = 2  # seconds between two looks at a job
-PATIENCE = 90  # seconds that `berg kill` waits for the machine's own end
+PATIENCE = 90  # seconds that `berg kill` waits until a machine ends its command
+SAVING = 400  # and until it has saved the last results
 
 
 def observed(config: Config) -> tuple[list[State], list[Machine]]:
@@ -188,8 +189,11 @@ def kill_one(config: Config, name: str, now: bool) -> None:
         terminal.say(f"Ending {state.name}; its last results are saved")
         for machine in machines:
             gce.set_metadata(config, machine, "berg-kill", config.user)
-        deadline = time.monotonic() + PATIENCE
-        while not state.is_final and time.monotonic() < deadline:
+        began = time.monotonic()
+        while not state.is_final:
+            patience = SAVING if state.state == UPLOADING else PATIENCE
+            if time.monotonic() > began + patience:
+                break
             time.sleep(POLL)
             state = find(config, state.name)
     remove(config, job)

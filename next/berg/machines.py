@@ -46,7 +46,7 @@ exec mpirun --allow-run-as-root --hostfile {hostfile} --map-by slot --bind-to no
 MEETING = 600  # seconds in which all machines must have come
 POLL = 2  # seconds between two records, and two looks at those of the others
 SILENCE = 60  # looks without a new record, after which a machine counts as lost: two minutes
-LATE = 180  # seconds that rank 0 waits for the others' last results
+LATE = 360  # seconds that rank 0 waits for the others' last results: their grace, and then some
 TICK = 2  # seconds between two moments that all machines take
 SKEW = 0.02  # seconds by which the others look later than rank 0, whose files name theirs
 # How far a machine is. One that replaces a lost machine is `replaced` until the next attempt.
@@ -64,7 +64,6 @@ class Peers:
     phase: str = "come"
     outcome: Record = field(default_factory=dict)
     writing: threading.Lock = field(default_factory=threading.Lock)
-    next_word: float = 0  # time.monotonic() of the next look at the metadata
 
 
 def tick(run: Run) -> int:
@@ -74,7 +73,7 @@ def tick(run: Run) -> int:
     meet, too, and most of the time is the command's.
     """
     step = 1
-    while step * TICK < 3 * run.pass_seconds:
+    while step * TICK < run.pass_seconds:
         step *= 2
     return (int(run.bucket.time() / TICK) // step + 1) * step
 
@@ -231,7 +230,10 @@ def introduce(run: Run) -> None:
     ]
     add_lines(SSH / "known_hosts", known)
     options = ["User root", f"Port {port}", f"IdentityFile {KEY}", "StrictHostKeyChecking yes"]
-    add_lines(SSH / "config", [f"Host {' '.join(names)}", *(f"  {text}" for text in options)])
+    add_lines(
+        SSH / "config",
+        [f"Host {' '.join([*names, *run.addresses])}", *(f"  {text}" for text in options)],
+    )
 
 
 def write_mpi(run: Run) -> None:
@@ -308,11 +310,12 @@ def join(run: Run, ending: Ending) -> Ending:
     if run.job.machines == 1:
         return ending
     tell(run, "saved", **outcome(ending))
-    end = time.monotonic() + (run.seconds if ending.state == "SUCCEEDED" else LATE)
+    is_long = ending.state == "SUCCEEDED" or not run.leads
+    end = time.monotonic() + (run.seconds if is_long else LATE)
     is_over = False
     while (run.leads or (run.job.returns and not ending.is_loss)) and not is_over:
         if ending.state == "SUCCEEDED" and (other := look(run)) and other.state != "SUCCEEDED":
-            ending, end = other, time.monotonic() + LATE
+            ending, end = other, time.monotonic() + LATE if run.leads else end
         if run.leads:
             saved = {rank for rank, row in run.peers.records.items() if row["phase"] == "saved"}
             is_over = len({run.rank} | saved | run.peers.lost.keys()) == run.job.machines

@@ -51,8 +51,9 @@ LAST_TRIES = 10  # passes at the end over what the network, or a program, keeps 
 HEAD = 64 << 10  # bytes at both ends of what was sent of a log, which tell whether it only grew
 TAIL = 8 << 20  # bytes of a log from which on only what is new is sent
 SMALL, HELD = 1 << 20, 256 << 20  # bytes of a file, and of all, that wait for sending in memory
-SMALL_DATABASE = 64 << 20  # bytes of one that is copied with each moment; others once a minute
+SMALL_DATABASE = 64 << 20  # bytes of one that is copied without a lock
 LOGS = (".log", ".jsonl", ".csv", ".tsv", ".wandb")
+LOCKED = 2  # seconds for which one is tried that its program has locked
 SQLITE, SHARED, PARTS = b"SQLite format 3\0", "-shm", ("-journal", "-wal", "-shm")
 JOURNAL = bytes.fromhex("d9d505f920a163d7")  # SQLite's magic of a journal
 RESERVED = 0x40000001  # the byte that its writer locks
@@ -162,6 +163,7 @@ class Mirror:
     )  # name and at_ns of this machine's moments
     began: float = 0  # time.monotonic() of the first pass since then
     trouble: str = ""
+    was_late: bool = False  # the last instant was found at a second look
     is_restored: bool = False  # before that, the folder is nobody's results
     ending: bool = False
     is_final: bool = False
@@ -258,6 +260,7 @@ class Mirror:
         """What there is at an instant, what of it changed, and what was not quiet, if there
         was no quiet one.
         """
+        self.was_late = False
         for left in reversed(range(TRIES if self.stopped else UNSTOPPED_TRIES)):
             stopped = self.stopped if not left and not self.ending else None
             with stopped() if stopped else contextlib.nullcontext():
@@ -286,6 +289,7 @@ class Mirror:
             if not moving or not left:
                 break
             close(pins)
+            self.was_late = True
         return seen, pins, moving, at_ns
 
     def changed(
@@ -337,9 +341,9 @@ class Mirror:
     def judged(self, path: str, pin: Pin, now: float) -> Pin:
         """Note whether a file grows, or is half written."""
         last = self.sent.get(path, Row(size=-1))
-        cut_at, changed_at = self.cut.get(pin.seen.st_ino, 0), pin.seen.st_mtime
+        cut_at, changed_at = self.cut.get(pin.seen.st_ino), pin.seen.st_mtime
         # A handler of SIGTERM may have written the rest.
-        is_cut = cut_at - QUIET < changed_at <= cut_at + TICK
+        is_cut = cut_at is not None and cut_at - QUIET < changed_at <= cut_at + TICK
         is_open = is_cut or (not self.ending and is_written(pin, time.time() - changed_at))
         is_other = (
             path not in self.marks or self.marks[path][0] != pin.seen.st_ino or pin.size < last.size
@@ -395,8 +399,14 @@ class Mirror:
                     sqlite3.connect(f"file:{quote(place)}?mode=ro", uri=True, timeout=1),
                     sqlite3.connect(f"{copy}/db"),
                 )
+                end = time.monotonic() + LOCKED
+
+                def check(status: int, remaining: int, total: int) -> None:
+                    if remaining and time.monotonic() > end:  # else it would try for ever
+                        raise TimeoutError("its program keeps it locked")
+
                 with contextlib.closing(source), contextlib.closing(target):
-                    source.backup(target)
+                    source.backup(target, progress=check)
                 return copy
             if is_recoverable(place):
                 for part in ("", "-journal", "-wal"):
@@ -461,6 +471,8 @@ class Mirror:
             for path in delaying - self.refused.keys() - self.odd.keys()
         }
         is_whole = not self.since.keys() - self.late
+        if number and self.first and self.was_late:
+            is_whole = False  # the others have looked before: its files may name theirs
         if not is_whole and (self.ending or not number):
             return False
         unread = tuple(path for path in self.odd if path.endswith("/"))
@@ -574,19 +586,12 @@ class Mirror:
             except Changed:
                 check(0)
             there, begun = self.bucket.get(self.where + path), self.begun.get(path, Row(size=-1))
-            if (
-                there
-                and not self.is_mine(there)
-                and (there.size, there.crc) != (begun.size, begun.crc)
-            ):
+            crc = checksum(pin.file, 0, pin.size, check=check)
+            if there and (there.size, there.crc) == (pin.size, crc):
+                return Row(there.size, crc, there.generation)  # of a write whose answer was lost
+            is_known = there and (there.size, there.crc) == (begun.size, begun.crc)
+            if there and not (is_known or self.is_mine(there)):
                 raise Refused("the bucket has a file of that name which this machine did not write")
-            if there and (there.size, there.crc) == (
-                pin.size,
-                checksum(pin.file, 0, pin.size, check=check),
-            ):
-                return Row(
-                    there.size, there.crc, there.generation
-                )  # of a write whose answer was lost
             generation = there.generation if there else 0
         raise Changed("its object changes all the time")
 
@@ -722,20 +727,22 @@ class Mirror:
 
     # --- the end
 
+    def give_up(self) -> None:
+        """End the pass that another thread is in: the last one is more important."""
+        self.end = 0
+
     def finish(self, seconds: float, number: int = 0) -> dict[str, str]:
         """Send all within some seconds, once no program runs any more; return what is not in the
         bucket. A file that a program was rewriting when it was ended (`cut`) keeps the version before.
         """
         if not self.is_restored:
             return {}
-        end, self.end = time.monotonic() + seconds, 0  # of the pass that is being made
-        with self.turn:
-            self.end, self.ending = end, True
-            self.since, self.began = {}, 0
+        self.end, self.ending = time.monotonic() + seconds, True
+        self.since, self.began = {}, 0
         is_whole, is_verified = False, seconds < VERIFY
         for _ in range(LAST_TRIES):
             self.trouble = ""
-            is_whole = self.sync(number)
+            is_whole |= self.sync(number)
             if time.monotonic() > self.end or (is_verified and not self.trouble):
                 break
             if self.trouble:

@@ -87,7 +87,7 @@ def resume(bucket: Bucket, job: Job) -> None:
 
 
 def row_job(job: Job, number: int) -> Job:
-    """A row as a job: its command with its values, quoted as a shell needs it nowhere."""
+    """A row as a job: its command with its values, as they are."""
     cmd = job.cmd.format(**job.rows[number])
     return replace(
         job,
@@ -112,12 +112,16 @@ def work(run: Run) -> Ending:
 
     begin(run)
     stop: Ending | None = None
-    while not (stop := worker.look(run)) and (row := take(run)):
+    while not (stop := worker.killed_or_taken(run) or worker.out_of_time(run)):
+        if (row := take(run)) is None:
+            break
         run.say(f"Row {row.job.name}: {row.job.cmd}")
-        ending = worker.attempt(row)
+        try:
+            ending = worker.attempt(row)
+        except worker.NotMine as error:  # this machine was silent for long, and another one took it
+            run.say(f"Row {row.job.name}: {error}")
+            continue
         run.say(f"Row {row.job.name} {ending.state} {ending.reason}".rstrip())
-        worker.BEGAN.unlink(missing_ok=True)
-        worker.ENDED.unlink(missing_ok=True)
         if ending.state == SUBMITTED:  # Google makes this machine again
             return ending
     if stop and stop.is_loss:
@@ -156,7 +160,13 @@ def take(run: Run) -> Run | None:
             state.attempt += 1
         log = worker.log_file(worker.HOME / f"row-{number}", run.facts)
         row = replace(
-            run, job=job, state=state, generation=generation, log=log, rank=0, ending=None
+            run,
+            job=job,
+            state=state,
+            generation=generation,
+            log=log,
+            rank=0,
+            peers=machines.Peers(),
         )
         try:
             about = {"machine": run.facts.name, "machine_id": run.facts.id, "zone": run.facts.zone}

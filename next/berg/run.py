@@ -12,6 +12,7 @@ import dataclasses
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from berg.feature import Feature
 from berg.job import Job, State
 from berg.options import given, option, options_of
 
+LEAVING = 90  # seconds in which a machine is gone whose job has ended
 Create = Callable[[Config, Job, dict[str, Any], list[str], Callable[[str], None]], str]
 
 
@@ -311,6 +313,12 @@ def resume_plan(config: Config, name: str) -> Plan:
     if state.state == jobs.SUCCEEDED:
         raise BergError(f"{state.name} has SUCCEEDED. To run it again: berg rerun {state.name}")
     job = jobs.read_job(bucket, state.name)
+    with terminal.waiting(f"Waiting until the last machine of {job.name} is gone"):
+        end = time.monotonic() + LEAVING
+        while gce.machines(config, job.name) or gce.has_group(config, job.name):
+            if time.monotonic() > end:
+                raise BergError(f"{job.name} still has a machine. End it: berg kill {job.name}")
+            time.sleep(1)
     _, generation = jobs.read_state(bucket, state.name)
     gpus = job.gpu_type or "l4"
     shape, zones = gce.choose(config, job.gpus, gpus, None, job.machine_type, [])

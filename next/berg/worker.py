@@ -33,7 +33,7 @@ import requests
 
 from berg import BergError, boot, code, features, google, install, machines, rows
 from berg import job as jobs
-from berg.bucket import Bucket, Changed
+from berg.bucket import Bucket, Changed, Object, checksum
 from berg.command import Command
 from berg.config import Config
 from berg.feature import Feature
@@ -41,8 +41,8 @@ from berg.job import INSTALLING, RUNNING, STARTING, SUBMITTED, UPLOADING, Job, S
 from berg.results import Mirror
 
 HOME, RESULTS = code.ROOT / "berg", code.ROOT / "berg_results"
-BEGAN = HOME / "began"  # the mark
-ENDED = HOME / "ended"  # how the command ended, for a worker that is started again
+# The mark, and how the command ended, for a worker that is started again; each says of which attempt.
+BEGAN, ENDED = HOME / "began", HOME / "ended"
 RECORD = "berg_job_metadata.json"  # in the results of each job
 LEFT = "LEFT"  # the ending of a machine whose sweep goes on without it
 SIGNALLED: list[float] = []  # when this process got SIGTERM: the machine shuts down
@@ -129,13 +129,24 @@ class Run:
     addresses: list[str] = field(default_factory=list)  # of the machines, by rank
     peers: machines.Peers = field(default_factory=machines.Peers)
     ending: Ending | None = None  # why it is to end, once that is known
+    next_word: float = 0  # time.monotonic() of the next look at the metadata
     next_state: float = 0  # time.monotonic() at which the state is written again
-    pass_seconds: float = 0  # that the last pass over the results took
+    pass_seconds: float = 0  # that the last pass over the results took, or thrice its CPU
+    is_over: bool = False  # the command has ended
     kills_before: int = 0  # of the kernel, for want of memory, before the command
 
     @property
     def cwd(self) -> Path:
         return code.ROOT / "code" / self.job.repo / self.job.cwd
+
+    @property
+    def title(self) -> str:
+        """This attempt, as the marks on the disk name it."""
+        return f"{self.job.name} {self.state.attempt}"
+
+    @property
+    def has_begun(self) -> bool:
+        return BEGAN.exists() and BEGAN.read_text() == self.title
 
     @property
     def leads(self) -> bool:
@@ -159,11 +170,16 @@ class Run:
         self.state = replace(self.state, state=state, **changes)
         if state not in self.state.times or state == SUBMITTED:
             self.state.times[state] = jobs.now(self.bucket.time())
-        if self.leads:
-            try:
-                self.generation = jobs.write_state(self.bucket, self.state, self.generation)
-            except Changed:
+        if not self.leads:
+            return
+        try:
+            self.generation = jobs.write_state(self.bucket, self.state, self.generation)
+        except Changed:  # maybe by this machine, whose answer was lost
+            last, generation = jobs.read_state(self.bucket, self.job.name)
+            is_ours = (last.machine_id, last.attempt) == (self.facts.id, self.state.attempt)
+            if not is_ours or (last.is_final and last.state != state):
                 raise NotMine("its state was written by someone else") from None
+            self.generation = jobs.write_state(self.bucket, self.state, generation)
 
     def look(self) -> None:
         """Raise Over if the job is to end before its command runs."""
@@ -229,11 +245,26 @@ def attempt(run: Run) -> Ending:
     )
     with every(lambda: LOG, LogSender(run).send, last=True):
         ending = ending_of(run, mirror)
-        with contextlib.suppress(OSError):
-            ENDED.write_text(json.dumps(dataclasses.asdict(ending)))
+        note_ending(run, ending)
         ending = finish(run, mirror, ending)
     conclude(run, ending)
     return ending
+
+
+def note_ending(run: Run, ending: Ending) -> None:
+    with contextlib.suppress(OSError):  # the disk may be full
+        part = ENDED.with_name("ended.part")
+        part.write_text(json.dumps({"of": run.title, **dataclasses.asdict(ending)}))
+        part.replace(ENDED)
+
+
+def noted_ending(run: Run) -> Ending | None:
+    """How this attempt ended, as a worker that died noted it."""
+    if ENDED.exists():
+        noted = json.loads(ENDED.read_text())
+        if noted.pop("of") == run.title:
+            return Ending(**noted)
+    return None
 
 
 def metadata(path: str) -> str:
@@ -279,12 +310,11 @@ def log_file(folder: Path, facts: Facts) -> Path:
 
 def ending_of(run: Run, mirror: Mirror) -> Ending:
     """Prepare the machine and run the command; how that ended."""
-    if BEGAN.exists():
+    if run.has_begun:
         run.command.kill_leftovers()
         mirror.take_over()
-        if ENDED.exists():
-            return Ending(**json.loads(ENDED.read_text()))
-        return Ending("FAILED", "Berg's worker died under the command; its results were saved")
+        died = "Berg's worker died under the command; its results were saved"
+        return noted_ending(run) or Ending("FAILED", died)
     try:
         prepare(run, mirror)
         return run_command(run, mirror)
@@ -345,7 +375,7 @@ def run_command(run: Run, mirror: Mirror) -> Ending:
         for feature in run.features:
             stack.enter_context(feature.around(run))
         run.look()
-        BEGAN.touch()
+        BEGAN.write_text(run.title)
         run.kills_before = memory_kills()
         run.write_state(RUNNING)
         machines.tell(run, "running")
@@ -360,6 +390,8 @@ def run_command(run: Run, mirror: Mirror) -> Ending:
                     command.ask_to_end(ending.grace)
                 command.kill_late()
                 time.sleep(0.05)
+            run.is_over = True
+            mirror.give_up()
         if left := command.end_leftovers():
             run.say(f"Ended {left} processes that the command left running")
     if run.ending:
@@ -394,11 +426,14 @@ def make_pass(run: Run, mirror: Mirror) -> None:
     number = 0
     if run.job.machines > 1:
         number = machines.tick(run)
-        seconds = number * machines.TICK - run.bucket.time()
-        time.sleep(max(0, seconds + machines.SKEW * (run.rank > 0)))
-    began = time.monotonic()
+        at = number * machines.TICK + machines.SKEW * (run.rank > 0)
+        while (seconds := at - run.bucket.time()) > 0:
+            if run.is_over:
+                return
+            time.sleep(min(seconds, 0.2))
+    began, cpu = time.monotonic(), time.process_time()
     mirror.sync(number)
-    run.pass_seconds = time.monotonic() - began
+    run.pass_seconds = max(time.monotonic() - began, 3 * (time.process_time() - cpu))
     synced = jobs.now(mirror.at_ns / 1e9 + run.bucket.offset) if mirror.at_ns else ""
     if run.leads and synced and not run.ending and time.monotonic() > run.next_state:
         run.next_state = time.monotonic() + STATE
@@ -423,9 +458,9 @@ def look(run: Run) -> Ending | None:
 
 def killed_or_taken(run: Run) -> Ending | None:
     """A user's `berg kill`, a preemption, or a shutdown from outside, as the metadata tell it."""
-    if time.monotonic() < run.peers.next_word and not SIGNALLED:
+    if time.monotonic() < run.next_word and not SIGNALLED:
         return None
-    run.peers.next_word = time.monotonic() + LOOK
+    run.next_word = time.monotonic() + LOOK
     facts = None
     with contextlib.suppress(requests.RequestException, ValueError, KeyError):
         facts = Facts.read()
@@ -456,7 +491,7 @@ def finish(run: Run, mirror: Mirror, ending: Ending) -> Ending:
     number = machines.tick(run) if run.job.machines > 1 else 0
     seconds = min(ending.seconds, max(run.seconds - 10, 10))
     missing = mirror.finish(seconds, number)
-    for folder, (count, size) in written_elsewhere(run)[:10]:
+    for folder, (count, size) in written_elsewhere(run)[:10] if run.seconds > SAVING else ():
         run.say(
             f"Not saved, as it is outside of the results: {folder}: {count} files, {size:,} bytes"
         )
@@ -480,7 +515,7 @@ def save_commits(run: Run) -> None:
     """Put the commits that the command made into its results."""
     repo, name = code.ROOT / "code" / run.job.repo, code.SAVED
     name = name if run.leads else f"{run.rank}-{name}"
-    if BEGAN.exists() and (repo / ".git").exists():
+    if run.has_begun and (repo / ".git").exists():
         with contextlib.suppress(BergError):
             sent, target = str(run.job.code["commit"]), RESULTS / run.job.results / name
             if number := code.save_commits(repo, sent, target):
@@ -493,7 +528,7 @@ def written_elsewhere(run: Run) -> list[tuple[str, tuple[int, int]]]:
     They go with the machine, and the next attempt does not find them. The largest folders come first.
     """
     found: dict[str, tuple[int, int]] = {}
-    if not BEGAN.exists():
+    if not run.has_begun:
         return []
     since = BEGAN.stat().st_mtime
     repo = code.ROOT / "code" / run.job.repo
@@ -531,24 +566,23 @@ class LogSender:
 
     def send(self) -> None:
         with self.run.log.open("rb") as file:
-            file.seek(self.sent)
-            while piece := file.read(PIECE):
-                self.send_piece(piece)
+            while file.seek(self.sent) == self.sent and (piece := file.read(PIECE)):
+                try:
+                    made = self.sent_with(piece)
+                except Changed:  # an earlier try whose answer was lost
+                    present = self.run.bucket.get(self.name)
+                    if not present or checksum(file, 0, present.size) != present.crc:
+                        raise
+                    made = present
+                self.sent, self.generation = made.size, made.generation
 
-    def send_piece(self, piece: bytes) -> None:
+    def sent_with(self, piece: bytes) -> Object:
+        """The object once it has a piece more."""
         bucket = self.run.bucket
-        if self.generation:
-            part = bucket.write(f"{jobs.parts_prefix(self.run.job.name)}log-{self.run.rank}", piece)
-            try:
-                made = bucket.extend(self.name, self.generation, part, {})
-            except Changed:  # an earlier try whose answer was lost
-                present = bucket.get(self.name)
-                if not present or present.size != self.sent + len(piece):
-                    raise
-                made = present
-        else:
-            made = bucket.write(self.name, piece, 0)
-        self.sent, self.generation = made.size, made.generation
+        if not self.generation:
+            return bucket.write(self.name, piece, 0)
+        part = bucket.write(f"{jobs.parts_prefix(self.run.job.name)}log-{self.run.rank}", piece)
+        return bucket.extend(self.name, self.generation, part, {})
 
 
 @contextlib.contextmanager
@@ -560,11 +594,11 @@ def every(
 
     def repeat() -> None:
         while not over.is_set():
-            began = time.monotonic()
+            began = time.process_time()
             try_it()
-            # A long step, of a folder with many files, makes its pause longer.
-            took = time.monotonic() - began
-            over.wait(max(seconds(), 2 * took if seconds() else 0))
+            # A step that takes much CPU, of a folder with many files, makes its pause longer.
+            pause = seconds()
+            over.wait(pause and max(pause, 2 * (time.process_time() - began)))
         if last:
             try_it()
 
