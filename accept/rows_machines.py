@@ -20,6 +20,7 @@ from accept.suite import all_hold, check, row
 from accept.world import FINAL, Laptop, Trial
 
 RAN = 'echo x > "$BERG_RESULTS_DIR/ran-$(date +%s%N)"'  # a file for each time that it runs
+NO_ANSWER = {1, 130}  # exit codes of a question that nobody has answered with yes
 OURS = r"/root/berg|berg[./-](worker|boot)"  # command lines of Berg's processes on a machine
 
 
@@ -279,7 +280,7 @@ def kill_of_a_colleagues(t: Trial) -> None:
     with unharmed(t, box):
         for words in (["kill"], ["kill", "--now"]):
             for name in (box, job):
-                t.refused(*words, name, says="grace")
+                t.refused(*words, name, codes=NO_ANSWER, says="grace")
     check(t.state(job)["state"] not in FINAL and t.machines(job), "the job ended")
 
 
@@ -737,7 +738,7 @@ def option_against_environment(t: Trial) -> None:
 def ask_above(t: Trial) -> None:
     words = [*BIG, "-n", t.name(), "sleep 600"]
     for answer in (None, "n\n"):
-        t.refused(*words, stdin=answer, says=r"\$", BERG_ASK_ABOVE="5")
+        t.refused(*words, codes=NO_ANSWER, stdin=answer, says=r"\$", BERG_ASK_ABOVE="5")
     t.gone(1)
     check(not t.cloud.objects(f".berg/jobs/{t.name()}"), "a record is left")
     t.ok(*words, "-y", BERG_ASK_ABOVE="5")
