@@ -58,8 +58,11 @@ ELSEWHERE = ("/root", "/home", "/workspace", "/data", "/mnt", "/opt", "/srv")
 NO_WORK = {".git", "__pycache__", ".venv", ".cache", ".local", ".ssh"}
 SEARCH = 5  # seconds for a look at each of these
 PIECE = 64 << 20  # bytes of a log that are sent at once
+# Lines that say what failed: of tracebacks, compilers, shells and the kernel.
 TRACE = re.compile(
-    r"^(\w[\w.]*(Error|Exception|Interrupt|Exit)\b.*|.*: (error|fatal|No such file|command not found).*)"
+    r"(\w[\w.]*(Error|Exception|Interrupt|Exit)\b|(error|fatal|panic)\b|"
+    r".*(: (fatal )?error|No such file|not found|Permission denied|Segmentation fault|Killed|Aborted))",
+    re.IGNORECASE,
 )
 
 
@@ -417,7 +420,7 @@ def reason_of(run: Run, exit_code: int) -> str:
         file.seek(max(0, size - 20_000))
         lines = file.read().decode(errors="replace").splitlines()
     said = [line.strip() for line in lines[-40:] if line.strip() and not line.startswith("[berg]")]
-    last = next((line for line in reversed(said) if TRACE.match(line)), said[-1] if said else "")
+    last = next((line for line in reversed(said) if TRACE.match(line)), "")
     return f"exit code {exit_code}" + (f": {last[:300]}" if last else "")
 
 
