@@ -40,12 +40,12 @@ from berg.job import kept_prefix, moments_prefix, parts_prefix
 
 TRIES, UNSTOPPED_TRIES = 4, 20  # looks for a quiet instant, where the command can be stopped or not
 COARSE = 5  # CLOCK_REALTIME_COARSE: of the times of files
-TICK = time.clock_getres(COARSE) + 0.001  # seconds in which files have one time
+CLOCK_STEP = time.clock_getres(COARSE) + 0.001  # seconds in which files have one time
 PATIENCE = 20  # seconds for which a file that is rewritten, or changes all the time, delays moments
 GAP = 5  # seconds for which a pass waits until a file that is being rewritten is closed
 QUIET = 10  # seconds after which an open file that does not change counts as whole, and for which
 # new ones delay
-GRACE = 3600  # seconds for which the bucket keeps what was deleted here
+KEEP_DELETED = 3600  # seconds for which the bucket keeps what was deleted here
 VERIFY = 60  # seconds to the end that allow a last pass which reads every byte again
 LAST_TRIES = 10  # passes at the end over what the network, or a program, keeps from the bucket
 HEAD = 64 << 10  # bytes at both ends of what was sent of a log, which tell whether it only grew
@@ -135,10 +135,10 @@ class Mirror:
     on_bytes: Callable[[int], None] = lambda count: None
 
     rows: dict[str, Row] = field(default_factory=dict)  # of the last moment
-    begun: dict[str, Row] = field(default_factory=dict)  # of the moment that was restored
+    restored_rows: dict[str, Row] = field(default_factory=dict)  # of the moment that was restored
     sent: dict[str, Row] = field(default_factory=dict)  # the newest object of each file
     marks: dict[str, Mark] = field(default_factory=dict)  # of the files that these have
-    restored: dict[str, Mark] = field(default_factory=dict)
+    restored_marks: dict[str, Mark] = field(default_factory=dict)
     ends: dict[str, int] = field(
         default_factory=dict
     )  # of logs: checksum of both ends of what was sent
@@ -151,17 +151,19 @@ class Mirror:
     links: dict[str, str] = field(default_factory=dict)  # their targets at the last look
     refused: dict[str, str] = field(default_factory=dict)
     halves: set[str] = field(default_factory=set)  # being rewritten at the last look
-    known: set[str] = field(default_factory=set)  # were whole at some look
-    since: dict[str, float] = field(default_factory=dict)  # path -> when it began to delay moments
-    still: dict[str, tuple[Mark, float]] = field(
+    ever_whole: set[str] = field(default_factory=set)  # were whole at some look
+    delays_since: dict[str, float] = field(
+        default_factory=dict
+    )  # path -> when it began to delay moments
+    unchanged_since: dict[str, tuple[Mark, float]] = field(
         default_factory=dict
     )  # open files, since when they are so
     copied: dict[str, float] = field(default_factory=dict)  # large databases -> when
     at_ns: int = 0  # of the last moment; of several machines, of the last one that all have
-    made: dict[int, tuple[str, int]] = field(
+    own_moments: dict[int, tuple[str, int]] = field(
         default_factory=dict
     )  # name and at_ns of this machine's moments
-    began: float = 0  # time.monotonic() of the first pass since then
+    waiting_since: float = 0  # time.monotonic() of the first pass since then
     trouble: str = ""
     was_late: bool = False  # the last instant was found at a second look
     is_restored: bool = False  # before that, the folder is nobody's results
@@ -183,8 +185,8 @@ class Mirror:
     @property
     def late(self) -> set[str]:
         """The paths that have delayed moments for long, alone or together."""
-        now, began = time.monotonic(), self.began or float("inf")
-        return {path for path, at in self.since.items() if now - min(at, began) >= PATIENCE}
+        now, began = time.monotonic(), self.waiting_since or float("inf")
+        return {path for path, at in self.delays_since.items() if now - min(at, began) >= PATIENCE}
 
     def path(self, path: str) -> str:
         return f"{self.folder}/{path}"
@@ -253,7 +255,7 @@ class Mirror:
             if not halves or time.monotonic() > end:
                 return seen, pins, moving, at_ns
             while time.monotonic() < end and any(is_written(pins[path], 0) for path in halves):
-                time.sleep(TICK)
+                time.sleep(CLOCK_STEP)
             close(pins)
 
     def instant(self) -> tuple[dict[str, os.stat_result], dict[str, Pin], set[str], int]:
@@ -266,7 +268,7 @@ class Mirror:
             with stopped() if stopped else contextlib.nullcontext():
                 seen = self.look()
                 pins, databases, unpinned = self.pin(seen)
-                time.sleep(TICK)  # a change after this has another time
+                time.sleep(CLOCK_STEP)  # a change after this has another time
                 at_ns, now = time.time_ns(), seen if stopped else self.look()
                 moving, may_lock = unpinned | self.changed(seen, now, pins), not (left or stopped)
                 copies = {
@@ -335,7 +337,9 @@ class Mirror:
                 continue
             about = os.fstat(file.fileno())
             pins[path] = self.judged(path, Pin(file, about, about, {path: mark(about)}), now)
-        self.still = {path: each for path, each in self.still.items() if path in pins}
+        self.unchanged_since = {
+            path: each for path, each in self.unchanged_since.items() if path in pins
+        }
         return pins, databases & seen.keys(), {*changed[most:]}
 
     def judged(self, path: str, pin: Pin, now: float) -> Pin:
@@ -343,7 +347,7 @@ class Mirror:
         last = self.sent.get(path, Row(size=-1))
         cut_at, changed_at = self.cut.get(pin.seen.st_ino), pin.seen.st_mtime
         # A handler of SIGTERM may have written the rest.
-        is_cut = cut_at is not None and cut_at - QUIET < changed_at <= cut_at + TICK
+        is_cut = cut_at is not None and cut_at - QUIET < changed_at <= cut_at + CLOCK_STEP
         is_open = is_cut or (not self.ending and is_written(pin, time.time() - changed_at))
         is_other = (
             path not in self.marks or self.marks[path][0] != pin.seen.st_ino or pin.size < last.size
@@ -358,9 +362,9 @@ class Mirror:
         elif is_open and ends_in_lines(pin):
             pin.grows = is_other or has_grown or path in self.late
         if is_open and not pin.grows and not (self.ending and self.database(path)):
-            last_mark, at = self.still.get(path, (None, now))
-            self.still[path] = mark(pin.seen), at if last_mark == mark(pin.seen) else now
-            pin.half = self.ending or now - self.still[path][1] < QUIET
+            last_mark, at = self.unchanged_since.get(path, (None, now))
+            self.unchanged_since[path] = mark(pin.seen), at if last_mark == mark(pin.seen) else now
+            pin.half = self.ending or now - self.unchanged_since[path][1] < QUIET
         return pin
 
     def has_grown(self, path: str, pin: Pin) -> bool:
@@ -450,6 +454,7 @@ class Mirror:
                 return False
 
     def pass_over(self, number: int) -> bool:
+        """Look, send, and publish a moment, unless it is better to wait for a better one."""
         seen, pins, moving, at_ns = self.quiet_instant(number)
         self.halves = {path for path, pin in pins.items() if pin.half}
         try:
@@ -459,39 +464,41 @@ class Mirror:
             )
         finally:
             close(pins)
-        self.known = (self.known | pins.keys() - self.halves) & seen.keys()
+        self.ever_whole = (self.ever_whole | pins.keys() - self.halves) & seen.keys()
         now = time.monotonic()
-        self.began = self.began or now
+        self.waiting_since = self.waiting_since or now
         # A new file that is being written is no reason to wait for long; at the end nothing is.
-        is_soon = now - self.began < QUIET
-        waiting = self.halves if is_soon else self.halves & self.known
+        is_soon = now - self.waiting_since < QUIET
+        waiting = self.halves if is_soon else self.halves & self.ever_whole
         delaying = failed | moving | (set() if self.ending else waiting)
-        self.since = {
-            path: self.since.get(path, now)
-            for path in delaying - self.refused.keys() - self.odd.keys()
-        }
-        is_whole = not self.since.keys() - self.late
+        since, hopeless = self.delays_since, self.refused.keys() | self.odd.keys()
+        self.delays_since = {path: since.get(path, now) for path in delaying - hopeless}
+        is_whole = not self.delays_since.keys() - self.late
         if number and self.first and self.was_late:
             is_whole = False  # the others have looked before: its files may name theirs
         if not is_whole and (self.ending or not number):
             return False
+        self.publish(self.rows_at(seen, delaying | self.halves), at_ns, number, is_whole)
+        return is_whole
+
+    def rows_at(self, seen: dict[str, os.stat_result], before: set[str]) -> dict[str, Row]:
+        """The rows of a moment: what was seen, as it was sent; of the paths in `before` the version
+        before, if there is one.
+        """
         unread = tuple(path for path in self.odd if path.endswith("/"))
         rows = {path: row for path, row in self.rows.items() if unread and path.startswith(unread)}
-        before = delaying | self.halves
         for path, about in seen.items():
+            is_sent = path in self.sent and self.sent[path].size >= 0
             if stat.S_ISLNK(about.st_mode):
                 time_ns, target = about.st_mtime_ns, self.links.get(path, "")
                 if target.startswith("/"):
                     target = os.path.relpath(target, os.path.dirname(self.path(path)))
                 rows[path] = Row(generation=time_ns // 1000, mtime_ns=time_ns, link=target)
-            elif path in self.halves and self.sent.get(path, Row(size=-1)).size >= 0:
-                rows[path] = self.sent[path]  # the last whole version
-            elif path in before:  # the version before, if there is one
-                rows |= {path: self.rows[path]} if path in self.rows else {}
-            elif path in self.sent and self.sent[path].size >= 0:
-                rows[path] = self.sent[path]
-        self.publish(rows, at_ns, number, is_whole)
-        return is_whole
+            elif is_sent and (path in self.halves or path not in before):
+                rows[path] = self.sent[path]  # of a half file the last whole version
+            elif path in before and path in self.rows:
+                rows[path] = self.rows[path]
+        return rows
 
     def send_all(self, paths: list[str], pins: dict[str, Pin]) -> set[str]:
         """Send files, the oldest first, and meanwhile what logs grow; return those that failed."""
@@ -585,7 +592,10 @@ class Mirror:
                 return Row(made.size, made.crc, made.generation)
             except Changed:
                 check(0)
-            there, begun = self.bucket.get(self.where + path), self.begun.get(path, Row(size=-1))
+            there, begun = (
+                self.bucket.get(self.where + path),
+                self.restored_rows.get(path, Row(size=-1)),
+            )
             crc = checksum(pin.file, 0, pin.size, check=check)
             if there and (there.size, there.crc) == (pin.size, crc):
                 return Row(there.size, crc, there.generation)  # of a write whose answer was lost
@@ -649,7 +659,7 @@ class Mirror:
 
     def publish(self, rows: dict[str, Row], at_ns: int, number: int, is_whole: bool) -> None:
         """Write a moment; then delete what no moment needs any more."""
-        self.began = 0 if is_whole else self.began
+        self.waiting_since = 0 if is_whole else self.waiting_since
         if (
             rows == self.rows
             and self.needed.keys() - {self.base}
@@ -658,13 +668,13 @@ class Mirror:
         ):
             self.at_ns = at_ns
             return
-        same = {path for path, seen in self.restored.items() if self.marks.get(path) == seen} | {
-            path for path in rows if rows[path] == self.begun.get(path)
-        }
+        same = {
+            path for path, seen in self.restored_marks.items() if self.marks.get(path) == seen
+        } | {path for path in rows if rows[path] == self.restored_rows.get(path)}
         listed = {path: row for path, row in rows.items() if self.first or path not in same}
         gone = {
             path: [row.size, row.crc, row.link]
-            for path, row in self.begun.items()
+            for path, row in self.restored_rows.items()
             if path not in rows
         }
         about = {"at_ns": at_ns, "gone": gone, "rows": listed}
@@ -673,7 +683,7 @@ class Mirror:
             number = max(number, max(self.needed, default=0) + 1)
         kind = FINAL if self.ending else "" if is_whole else PARTLY
         name = f"{self.prefix}{number:012}{kind}"
-        self.made[number] = name, at_ns
+        self.own_moments[number] = name, at_ns
         self.needed[number] = rows  # from now on: a lost answer may mean that it is there
         with contextlib.suppress(Changed):
             self.bucket.put(name, io.BytesIO(data), len(data), 0)
@@ -695,9 +705,11 @@ class Mirror:
             prefix = f"{moments_prefix(self.job)}{self.attempt:04}/"
             last = common([each.name for each in self.bucket.list(prefix)], self.machines)[0]
             oldest = min(oldest, last)
-        self.at_ns = self.made[last][1] if last in self.made else self.at_ns
-        names = [name for number, (name, _) in self.made.items() if number < oldest]
-        self.made = {number: each for number, each in self.made.items() if number >= oldest}
+        self.at_ns = self.own_moments[last][1] if last in self.own_moments else self.at_ns
+        names = [name for number, (name, _) in self.own_moments.items() if number < oldest]
+        self.own_moments = {
+            number: each for number, each in self.own_moments.items() if number >= oldest
+        }
         self.needed = {number: self.needed[number] for number in numbers if number >= oldest}
         needed = {
             self.aside(path, row.generation)
@@ -722,7 +734,9 @@ class Mirror:
 
         with ThreadPoolExecutor(THREADS) as pool:
             [*pool.map(self.bucket.delete, names)]
-            old_paths = [path for path, at in self.gone.items() if self.ending or now - at > GRACE]
+            old_paths = [
+                path for path, at in self.gone.items() if self.ending or now - at > KEEP_DELETED
+            ]
             [*pool.map(remove, old_paths)]
 
     # --- the end
@@ -738,7 +752,7 @@ class Mirror:
         if not self.is_restored:
             return {}
         self.end, self.ending = time.monotonic() + seconds, True
-        self.since, self.began = {}, 0
+        self.delays_since, self.waiting_since = {}, 0
         is_whole, is_verified = False, seconds < VERIFY
         for _ in range(LAST_TRIES):
             self.trouble = ""
@@ -751,7 +765,7 @@ class Mirror:
                 is_verified = True
                 self.verify()
         late = dict.fromkeys(self.halves, CUT) | dict.fromkeys(
-            self.since.keys() - self.halves, self.trouble
+            self.delays_since.keys() - self.halves, self.trouble
         )
         return ({} if is_whole or late else {"": self.trouble}) | late | self.refused | self.odd
 
@@ -804,8 +818,8 @@ class Mirror:
         old = (moments_prefix(self.job), kept_prefix(self.job))
         stale = [each for prefix in old if self.first for each in self.bucket.list(prefix)]
         self.stale = [each for each in stale if int(each.name.split("/")[-3]) < self.attempt]
-        self.rows, self.begun, self.needed = rows, rows, {0: rows}
-        self.restored, self.known = {**self.marks}, {*rows}
+        self.rows, self.restored_rows, self.needed = rows, rows, {0: rows}
+        self.restored_marks, self.ever_whole = {**self.marks}, {*rows}
         self.is_restored = True
         return new
 
@@ -822,10 +836,10 @@ class Mirror:
         copies = self.bucket.list(self.aside("", 0).rpartition("/")[0])
         self.asides = {each.name for each in copies}
         self.base = max(map(number_of, mine), default=0)
-        self.made = {number_of(name): (name, last.get("at_ns", 0)) for name in mine}
-        self.rows, self.needed, self.known = rows, {self.base: rows}, {*rows}
+        self.own_moments = {number_of(name): (name, last.get("at_ns", 0)) for name in mine}
+        self.rows, self.needed, self.ever_whole = rows, {self.base: rows}, {*rows}
         for path, (size, crc, link) in last["gone"].items():
-            self.begun[path] = Row(size, crc, link=link)
+            self.restored_rows[path] = Row(size, crc, link=link)
         self.is_restored = True
 
     def take(self, plain: dict[str, Object], rows: dict[str, Row]) -> None:

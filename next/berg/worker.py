@@ -447,7 +447,7 @@ def pause(run: Run, mirror: Mirror) -> float:
     """Seconds until the next pass: soon after one that gave no moment."""
     if run.job.machines > 1:
         return 0
-    return AGAIN if mirror.began else PASS
+    return AGAIN if mirror.waiting_since else PASS
 
 
 def look(run: Run) -> Ending | None:

@@ -121,7 +121,7 @@ def serve(
                 number = int(time.time() / 2) + 1
                 time.sleep(max(0, number * 2 - time.time() + 0.02 * rank))
             mirror.sync(number)
-            end = time.monotonic() + (0 if machines > 1 else 1 if mirror.began else 3)
+            end = time.monotonic() + (0 if machines > 1 else 1 if mirror.waiting_since else 3)
             while time.monotonic() < end and not is_over:
                 time.sleep(0.05)
         os.kill(pid, signal.SIGSTOP)
