@@ -16,7 +16,7 @@ from typing import Any
 
 import requests
 
-from accept.suite import all_hold, check, row
+from accept.suite import Missing, all_hold, check, row
 from accept.world import FINAL, Laptop, Trial
 
 RAN = 'echo x > "$BERG_RESULTS_DIR/ran-$(date +%s%N)"'  # a file for each time that it runs
@@ -776,3 +776,49 @@ def ended_wait(t: Trial) -> None:
     time.sleep(65)  # commands ask why there is no machine
     for words in ("list --json", f"show {job} --json", "reap --json", f"kill -y {job}"):
         t.ok(*words.split())
+
+
+# A row of a sweep works for eight seconds, and goes on where its files say.
+ROW = """
+import os, sys, time
+where, number, attempt = os.environ["BERG_RESULTS_DIR"], sys.argv[1], os.environ["BERG_ATTEMPT"]
+done = int(open(f"{where}/done").read()) if os.path.exists(f"{where}/done") else 0
+open(f"{where}/began-{number}-{attempt}", "w").write(str(done))
+while done < 8:
+    time.sleep(1)
+    done += 1
+    open(f"{where}/part", "w").write(str(done))
+    os.replace(f"{where}/part", f"{where}/done")
+open(f"{where}/ended-{number}-{attempt}", "w").write(str(done))
+"""
+ROWS, KILLED = 12, 10  # rows, and the number of one that is killed
+
+
+@row(
+    "machines",
+    "each row of a sweep on Spot machines ends once, with its files; one is killed alone",
+    minutes=8,
+)
+def sweep(t: Trial) -> None:
+    t.files({"row.py": ROW})
+    name, grid = t.name("sweep"), "n=" + ",".join(map(str, range(ROWS)))
+    words = ["--spot", "--parallel", "3", "--grid", grid, "-n", name, "python3 row.py {n}"]
+    t.ok("run", "-g", "0", *words)
+    killed = t.berg("kill", "-y", f"{name}/{KILLED}")
+    if killed.code:
+        raise Missing("a row cannot be killed alone")
+    t.until(lambda: t.files_named(name, "began-"), "the first rows", 90)
+    time.sleep(4)
+    t.power(t.machines(name)[0]["name"], "preempt", grace=20)
+    t.berg("wait", name, timeout=400)
+    found = t.files_named(name, "(began|ended)-")
+    ends = sorted(int(path.split("-")[-2]) for path in found if "/ended-" in path)
+    again = {path: data for path, data in found.items() if re.search(r"began-\d+-2$", path)}
+    all_hold(
+        {
+            f"the rows that ended: {ends}": ends == [n for n in range(ROWS) if n != KILLED],
+            "no row began again": again,
+            f"a row began again without its files: {again}": all(map(int, again.values())),
+        }
+    )
+    t.gone()

@@ -380,6 +380,13 @@ class Trial:
         found = {name: self.cloud.read(name) for name in self.cloud.objects(prefix)}
         return {name[len(prefix) :]: data for name, data in found.items() if data is not None}
 
+    def files_named(self, folder: str, pattern: str) -> dict[str, bytes]:
+        """The plain results below a folder whose names begin like this (a regular expression)."""
+        names = [
+            n for n in self.cloud.objects(f"berg_results/{folder}") if re.search(f"/{pattern}", n)
+        ]
+        return {name: self.cloud.read(name) or b"" for name in names}
+
     def until(
         self, condition: Callable[[], Any], what: str, seconds: float = 90, every: float = 0.2
     ) -> Any:
