@@ -778,13 +778,13 @@ def ended_wait(t: Trial) -> None:
         t.ok(*words.split())
 
 
-# A row of a sweep works for eight seconds, and goes on where its files say.
+# A row of a sweep works for some seconds, the first ones longer, and goes on where its files say.
 ROW = """
 import os, sys, time
 where, number, attempt = os.environ["BERG_RESULTS_DIR"], sys.argv[1], os.environ["BERG_ATTEMPT"]
 done = int(open(f"{where}/done").read()) if os.path.exists(f"{where}/done") else 0
 open(f"{where}/began-{number}-{attempt}", "w").write(str(done))
-while done < 8:
+while done < (25 if int(number) < 3 else 5):
     time.sleep(1)
     done += 1
     open(f"{where}/part", "w").write(str(done))
