@@ -277,55 +277,71 @@ def variables(run: Run) -> dict[str, str]:
     }
 
 
+def loss(run: Run) -> Ending | None:
+    """The ending if a machine is lost: where Google makes it again, all begin the next attempt."""
+    from berg.worker import Ending
+
+    names = run.job.machine_names
+    for rank, reason in run.peers.lost.items():
+        if rank != run.rank:
+            reason = f"{names[rank]} was lost: {reason}"
+            return Ending("FAILED", reason, is_loss=run.job.returns)
+    for rank, record in sorted(run.peers.records.items()):
+        if rank != run.rank and record.get("is_loss"):
+            return Ending("LOST", f"{names[rank]}: {record['reason']}", is_loss=True)
+    return None
+
+
 def look(run: Run) -> Ending | None:
-    """Why the command here is to end: another machine's has, or a machine is lost."""
+    """Why the command here is to end: a machine is lost, or the command on another one has ended."""
     from berg.worker import Ending
 
     if run.job.machines == 1:
         return None
     for rank, record in sorted(run.peers.records.items()):
-        if rank == run.rank or record["phase"] not in ("ended", "saved"):
+        if rank == run.rank or record["phase"] not in ("ended", "saved") or record["is_loss"]:
             continue
-        state, code, reason = record["state"], record["exit_code"], record["reason"]
-        reason = f"{run.job.machine_names[rank]}: {reason or state}"
-        if record["is_loss"]:
-            return Ending("LOST", reason, is_loss=True)
+        state, name = record["state"], run.job.machine_names[rank]
         if state != "SUCCEEDED":
-            return Ending(state, reason, code)
+            return Ending(state, f"{name}: {record['reason'] or state}", record["exit_code"])
         if rank == 0 and not run.job.each:
-            return Ending("SUCCEEDED", f"the command on {run.job.machine_names[0]} has ended")
-    for rank, reason in run.peers.lost.items():
-        if rank != run.rank:
-            reason = f"{run.job.machine_names[rank]} was lost: {reason}"
-            return Ending("FAILED", reason, is_loss=run.job.returns)
-    return None
+            return Ending("SUCCEEDED", f"the command on {name} has ended")
+    return loss(run)
 
 
 def join(run: Run, ending: Ending) -> Ending:
     """The ending of all machines, when each that is not lost has saved its results.
 
-    A machine of a group that has nothing to do any more waits here for the others: without it Google
-    would make another one.
+    A command fails soon after another machine is lost, which is known later: then it is the loss that
+    counts. A machine of a group that has nothing to do any more waits here for the others: without
+    it Google would make another one.
     """
     if run.job.machines == 1:
         return ending
     tell(run, "saved", **outcome(ending))
     is_long = ending.state == "SUCCEEDED" or not run.leads
     end = time.monotonic() + (run.seconds if is_long else LATE)
-    is_over = False
-    while (run.leads or (run.job.returns and not ending.is_loss)) and not is_over:
-        if ending.state == "SUCCEEDED" and (other := look(run)) and other.state != "SUCCEEDED":
-            ending, end = other, time.monotonic() + LATE if run.leads else end
+    is_over = not run.leads and not run.job.returns
+    while not is_over and time.monotonic() < end:
+        before, ending = ending, in_view_of_others(run, ending)
         if run.leads:
             saved = {rank for rank, row in run.peers.records.items() if row["phase"] == "saved"}
             is_over = len({run.rank} | saved | run.peers.lost.keys()) == run.job.machines
+            end = end if ending == before else time.monotonic() + LATE
         else:
             with contextlib.suppress(*trouble()):
                 is_over = jobs.read_state(run.bucket, run.job.name)[0].is_final
-        if time.monotonic() > end:
-            break
+            is_over |= ending.is_loss
         time.sleep(POLL / 10)
-    return ending
+    return in_view_of_others(run, ending)
+
+
+def in_view_of_others(run: Run, ending: Ending) -> Ending:
+    """The ending, or why it is another one: the loss of a machine, the failure on one."""
+    if ending.is_firm or ending.is_loss:
+        return ending
+    other = loss(run) or (look(run) if ending.state == "SUCCEEDED" else None)
+    return other if other and other.state != "SUCCEEDED" else ending
 
 
 def outcome(ending: Ending) -> Record:

@@ -76,6 +76,7 @@ class Ending:
     grace: float = GRACE
     seconds: float = SAVING  # for the last results
     is_loss: bool = False  # of a machine: where Google makes it again, the next attempt begins
+    is_firm: bool = False  # whatever became of the other machines
 
 
 class Over(Exception):
@@ -469,7 +470,7 @@ def killed_or_taken(run: Run) -> Ending | None:
         facts = Facts.read()
     words = ["berg-kill", f"berg-kill-{rows.number_of(run.job.name)}"]
     for user in [facts.attributes[word] for word in words if facts and word in facts.attributes]:
-        return Ending("KILLED", f"killed by {user}")
+        return Ending("KILLED", f"killed by {user}", is_firm=True)
     if facts and facts.preempted:
         return Ending("LOST", "Google took the machine", None, TAKEN_GRACE, TAKEN, is_loss=True)
     if SIGNALLED:
@@ -482,7 +483,8 @@ def out_of_time(run: Run) -> Ending | None:
     reserve = min(SAVING, run.job.max_seconds / 5)
     if run.seconds > reserve + min(GRACE, run.job.max_seconds / 10):
         return None
-    return Ending("FAILED", "it reached its time limit (--max-hours)", seconds=reserve)
+    reason = "it reached its time limit (--max-hours)"
+    return Ending("FAILED", reason, seconds=reserve, is_firm=True)
 
 
 def finish(run: Run, mirror: Mirror, ending: Ending) -> Ending:
