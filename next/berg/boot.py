@@ -174,6 +174,9 @@ def work(facts: Facts) -> int:
     code = "import sys; sys.path.insert(0, %r); from berg.worker import main; main()"
     words = [python_for(facts), "-c", code % str(BERG / "app")]
     errors = BERG / "worker.err"
+    os.environ["GCE_METADATA_TIMEOUT"] = (
+        "60"  # seconds, for Google's libraries: they give up after 3
+    )
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # adopt what a worker that dies leaves behind
     for _ in range(TRIES):
         with errors.open("wb") as file:

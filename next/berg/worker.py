@@ -49,7 +49,7 @@ SIGNALLED: list[float] = []  # when this process got SIGTERM: the machine shuts 
 GRACE, TAKEN_GRACE = 30, 15  # seconds between SIGTERM and SIGKILL; where Google takes the machine
 SAVING = 300  # seconds that are kept for the last results, or a fifth of the time
 TAKEN = 50  # seconds for them where Google takes the machine
-METADATA = 300  # seconds for which the metadata server is asked again
+METADATA, SLOW = 300, 20  # seconds for which the metadata server is asked again; and at a time
 PASS, AGAIN = 10, 1  # seconds between two passes over the results; after one that gave no moment
 LOG, LOOK = 2, 1  # seconds between two pieces of the log, and two looks at the metadata
 STATE = 20  # seconds after which the state is written again, so that readers see how old it is
@@ -273,7 +273,7 @@ def noted_ending(run: Run) -> Ending | None:
 
 def metadata(path: str) -> str:
     url = f"http://{boot.HOST}/computeMetadata/v1/{path}"
-    answer = requests.get(url, headers={"Metadata-Flavor": "Google"}, timeout=10)
+    answer = requests.get(url, headers={"Metadata-Flavor": "Google"}, timeout=SLOW)
     if answer.status_code != 200:
         raise requests.ConnectionError(f"{url}: {answer.status_code}")
     return str(answer.text)
