@@ -534,8 +534,11 @@ class Mirror:
             try:
                 row = self.brought(path, pin)
             except Refused as error:
-                self.refused[path] = str(error)
-                return False
+                row = self.restored_rows.get(path, Row(size=-1))
+                if not is_content(pin, row):
+                    self.refused[path] = str(error)
+                    return False
+                # It is as it was restored, and the object that of another machine, which goes on.
             except UNSENT as error:
                 self.trouble = f"{path}: {error}"
                 return False
@@ -639,9 +642,12 @@ class Mirror:
         for name in {self.aside(path, each) for each in needed} - self.asides:
             try:
                 self.bucket.copy(self.where + path, generation, name)
-            except Changed:  # by a write whose answer was lost, of a log that had grown
+            except Changed:
+                # By a write whose answer was lost, of a log that had grown; or by the first machine,
+                # which sent again what all restored.
                 there = self.bucket.get(self.where + path)
-                if not there or not self.is_mine(there):
+                is_same = there and (there.size, there.crc) == (last.size, last.crc)
+                if not there or not (is_same or self.is_mine(there)):
                     raise
                 self.bucket.copy(self.where + path, there.generation, name)
             self.asides.add(name)
@@ -1035,6 +1041,12 @@ def is_written(pin: Pin, age: float) -> bool:
         return True
     except OSError:  # a file system without leases
         return age < QUIET
+    return False
+
+
+def is_content(pin: Pin, row: Row) -> bool:
+    with contextlib.suppress(Changed):
+        return pin.size == row.size and checksum(pin.file, 0, pin.size) == row.crc
     return False
 
 
