@@ -400,6 +400,27 @@ def test_a_unit_is_told_at_once_and_has_its_time(boot, sandbox):
     assert told["term"] - began < 1 and told["done"] - told["term"] > 3.9 and "pipe" not in told
 
 
+def test_a_unit_that_fails_begins_again_and_at_last_another(boot, sandbox):
+    if sandbox.files == machines.PLAIN:
+        pytest.skip("plain machines have no systemd")
+    again = "Restart=on-failure\nRestartSec=0.2\n"
+    limit = "StartLimitIntervalSec=60\nStartLimitBurst=3\nOnFailure=y.service\n"
+    unit = UNIT.replace("[Unit]\n", f"[Unit]\n{limit}").replace(
+        "[Service]\n", f"[Service]\n{again}"
+    )
+    fails = "#!/bin/bash\necho begins\nsleep 77 &\nkill -9 $$\n"
+    other = "[Service]\nExecStart=/bin/echo the other\nStandardOutput=tty\n"
+    script = (
+        f"#!/bin/bash\ncat >/root/listen <<'END'\n{fails}END\n"
+        f"cat >/run/systemd/system/x.service <<'END'\n{unit}END\n"
+        f"cat >/run/systemd/system/y.service <<'END'\n{other}END\nsystemctl start x\n"
+    )
+    machine = boot(script)
+    console = console_with(machine, "the other")
+    assert console.count("\nbegins") == 3
+    until(lambda: not with_argument("sleep\x0077"), "the end of what a failed one left")
+
+
 def test_nothing_begins_on_a_machine_that_goes_down(boot, sandbox):
     if sandbox.files == machines.PLAIN:
         pytest.skip("plain machines have no systemd")

@@ -8,6 +8,9 @@
 # As needrestart does after an upgrade of packages, google-startup-scripts can be restarted, which runs the startup
 # script once more, and a unit that says RefuseManualStop cannot. Restarting docker, where it is installed, does nothing.
 #
+# A unit with Restart=on-failure begins again after RestartSec when its first process fails, once the others are killed,
+# StartLimitBurst times in all (of the interval only that it is long enough); then that of OnFailure begins.
+#
 # A setting that would do nothing here, or that systemd does not know in its section, is refused. Not covered: what a
 # unit wants, stopping and restarting other units, cgroups, other types than exec.
 
@@ -16,8 +19,8 @@ folder=/run/systemd/system
 
 settings() { # SECTION: the settings that are honoured there, and those that have nothing to act on here
     case $1 in
-        Unit) echo Description After Wants RefuseManualStop ;;
-        Service) echo Type ExecStart KillMode TimeoutStopSec StandardOutput OOMPolicy TasksMax \
+        Unit) echo Description After Wants RefuseManualStop StartLimitIntervalSec StartLimitBurst OnFailure ;;
+        Service) echo Type ExecStart Restart RestartSec KillMode TimeoutStopSec StandardOutput OOMPolicy TasksMax \
             LimitNOFILE LimitMEMLOCK LimitNPROC ;;
     esac
 }
@@ -53,9 +56,9 @@ check_going() { # NAME
 }
 
 start() { # NAME
-    local -A setting=([KillMode]=control-group [TimeoutStopSec]=90 [StandardOutput]=journal [After]= [Type]=simple)
-    local -a inherited words
-    local id after=none
+    local -A setting=([KillMode]=control-group [TimeoutStopSec]=90 [StandardOutput]=journal [After]= [Type]=simple
+        [Restart]=no [RestartSec]=0.1 [StartLimitIntervalSec]=10 [StartLimitBurst]=5 [OnFailure]=)
+    local after=none
     is_active "$1" && return
     check_going "$1"
     [[ -e $folder/$1 ]] || refuse "Unit $1 not found."
@@ -64,13 +67,44 @@ start() { # NAME
     [[ ${setting[TimeoutStopSec]} =~ ^[0-9]+$ ]] || refuse "TimeoutStopSec=${setting[TimeoutStopSec]}"
     [[ ${setting[StandardOutput]} == tty ]] || refuse "there is no journal here: StandardOutput=tty"
     [[ " ${setting[After]} " != *" network-online.target "* ]] || after=network
-    id=$(tr -d - </proc/sys/kernel/random/uuid)
+    [[ ${setting[Restart]} =~ ^(no|on-failure)$ ]] || refuse "Restart=${setting[Restart]}"
+    rm -f "$folder/../units/$1"
+    supervise "$1" "$after" </dev/null >>/proc/1/fd/1 2>&1 &
+    until [[ -e $folder/../units/$1 ]]; do sleep 0.01; done
+    check_going "$1"
+}
+
+supervise() { # NAME AFTER: begin the unit, and again if it fails, as it says
+    local -a inherited words
+    local id main code tries=0
     mapfile -d '' -t inherited </proc/1/environ
     read -r -a words <<<"${setting[ExecStart]}"
-    (set_limits && exec env -i "${inherited[@]}" "INVOCATION_ID=$id" setsid "${words[@]}") </dev/null >>/proc/1/fd/1 2>&1 &
-    echo "$! $id ${setting[KillMode]} ${setting[TimeoutStopSec]} $after" >"$folder/../units/$1"
-    [[ ! -e $folder/../stopping ]] || kill -KILL $! # its end began meanwhile
-    check_going "$1"
+    while :; do
+        id=$(tr -d - </proc/sys/kernel/random/uuid)
+        (set_limits && exec env -i "${inherited[@]}" "INVOCATION_ID=$id" setsid "${words[@]}") &
+        main=$! code=0
+        echo "$main $id ${setting[KillMode]} ${setting[TimeoutStopSec]} $2" >"$folder/../units/$1.new"
+        mv "$folder/../units/$1.new" "$folder/../units/$1"
+        [[ ! -e $folder/../stopping ]] || kill -KILL $main # the machine's end began meanwhile
+        wait $main || code=$?
+        # What a signal ends that asks a program to end is no failure.
+        [[ ${setting[Restart]} == on-failure && ! $code =~ ^(0|129|130|141|143)$ ]] || return 0
+        [[ ! -e $folder/../stopping ]] || return 0
+        kill_rest "$id"
+        ((tries += 1))
+        ((tries < setting[StartLimitBurst])) || break
+        sleep "${setting[RestartSec]}"
+    done
+    [[ -z ${setting[OnFailure]} ]] || start "${setting[OnFailure]}"
+}
+
+kill_rest() { # INVOCATION-ID
+    local process
+    for process in /proc/[0-9]*; do
+        if tr '\0' '\n' 2>/dev/null <"$process/environ" | grep -qx "INVOCATION_ID=$1"; then
+            kill -KILL "${process#/proc/}" 2>/dev/null || :
+        fi
+    done
 }
 
 # The limits that a unit names, as far as this host allows, else those of systemd.
