@@ -14,6 +14,7 @@ minute. A restore makes a folder what the newest moment says, on a new disk and 
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import io
 import json
@@ -209,20 +210,19 @@ class Mirror:
                 for entry in os.scandir(self.path(folder)):
                     with contextlib.suppress(FileNotFoundError):
                         path, about = folder + entry.name, entry.stat(follow_symlinks=False)
-                        if stat.S_ISDIR(about.st_mode):
+                        kind, reason = stat.S_IFMT(about.st_mode), misnamed(self.where + path)
+                        if kind == stat.S_IFDIR:
                             pending.append(f"{path}/")
                             continue
-                        if stat.S_ISLNK(about.st_mode):
+                        if kind == stat.S_IFLNK:
                             links[path] = os.readlink(self.path(path))
-                        if path.endswith(SHARED) and self.database(path):
+                            reason = reason or self.leads_out(path, links[path])
+                        elif kind != stat.S_IFREG:
+                            reason = KINDS[kind]
+                        elif path.endswith(SHARED) and self.database(path):
                             continue  # which SQLite makes anew
-                        leads_out = path in links and self.leads_out(path, links[path])
-                        if (
-                            why := KINDS.get(stat.S_IFMT(about.st_mode))
-                            or misnamed(self.where + path)
-                            or leads_out
-                        ):
-                            odd[path] = why
+                        if reason:
+                            odd[path] = reason
                         else:
                             found[path] = about
             except OSError as error:
@@ -305,7 +305,9 @@ class Mirror:
                 is_same = before.st_ino == after.st_ino == pin.seen.st_ino
                 is_same = is_same and (pin.half or after.st_size >= pin.size)
             else:
-                is_same = mark(before) == mark(after) == mark(pin.seen if pin else before)
+                is_same = mark(before) == mark(after) and (
+                    not pin or mark(pin.seen) == mark(before)
+                )
             if not is_same:
                 others.add(path)
         return others
@@ -717,10 +719,9 @@ class Mirror:
             number: each for number, each in self.own_moments.items() if number >= oldest
         }
         self.needed = {number: self.needed[number] for number in numbers if number >= oldest}
+        kept_rows = self.needed.values() if self.asides or self.stale else ()
         needed = {
-            self.aside(path, row.generation)
-            for rows in self.needed.values()
-            for path, row in rows.items()
+            self.aside(path, row.generation) for rows in kept_rows for path, row in rows.items()
         }
         names += self.asides - needed
         # Copies of the attempts before may be the only ones of what this one has not changed.
@@ -1004,6 +1005,7 @@ def is_plain(path: str) -> bool:
     return not {"", ".", ".."} & {*path.split("/")} and "\0" not in path
 
 
+@functools.cache
 def misnamed(name: str) -> str:
     """Why Cloud Storage does not take a name; "" for most."""
     try:
@@ -1019,6 +1021,7 @@ def misnamed(name: str) -> str:
     )
 
 
+@functools.cache
 def hashed(path: str) -> str:
     return hashlib.sha256(path.encode()).hexdigest()[:24]
 
