@@ -478,7 +478,9 @@ class Mirror:
         is_whole = not self.delays_since.keys() - self.late
         if number and self.first and self.was_late:
             is_whole = False  # the others have looked before: its files may name theirs
-        if not is_whole and (self.ending or not number):
+        # Of several machines one that only has half files does not wait: they count as they were.
+        is_unsure = bool((failed | moving) - hopeless - self.late)
+        if not is_whole and (self.ending or not number or is_unsure):
             return False
         self.publish(self.rows_at(seen, delaying | self.halves), at_ns, number, is_whole)
         return is_whole
