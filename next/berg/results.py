@@ -8,8 +8,9 @@ moment, lists every file with the generation of its object.
 
 An object that a moment needs is copied aside, within the bucket, before it is replaced or deleted:
 the plain names have the newest files, for people. A file that a program has open for writing keeps
-the version before, unless it is a log; no moment is taken while one is rewritten, for at most a
-minute. A restore makes a folder what the newest moment says, on a new disk and on an old one.
+the version before, unless it is a log; a machine that is alone takes no moment while one is
+rewritten, for at most 20 seconds. A restore makes a folder what the newest moment says, on a new
+disk and on an old one.
 """
 
 import contextlib
