@@ -17,6 +17,7 @@ from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 STUCK = 60  # seconds for which a process that a driver holds is killed again and again
+STOPPING = 0.5  # seconds for which a process that a driver holds is waited for, until it stops
 LEFTOVER_GRACE = 5  # seconds for what a command left running when it ended by itself
 
 
@@ -138,10 +139,31 @@ class Command:
         try:
             while new := {*self.members()} - members:  # until none was started meanwhile
                 members |= new
-                self.send(signal.SIGSTOP, new)
+                stop(new)
             yield members
         finally:
             self.send(signal.SIGCONT, members)
+
+
+def stop(pids: Iterable[int]) -> None:
+    """Stop processes, and wait until all their threads have: a call that is under way, such as an
+    `open` that truncates a file, comes to its end first.
+    """
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGSTOP)
+    end = time.monotonic() + STOPPING
+    while any(map(is_running, pids)) and time.monotonic() < end:
+        time.sleep(0.001)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a thread of a process may still change a file."""
+    for thread in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):
+            if thread.read_text().rpartition(") ")[2][0] not in "TtZX":
+                return True
+    return False
 
 
 def cgroup(name: str) -> Path | None:

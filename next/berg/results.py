@@ -367,7 +367,8 @@ class Mirror:
         if is_open and not pin.grows and not (self.ending and self.database(path)):
             last_mark, at = self.unchanged_since.get(path, (None, now))
             self.unchanged_since[path] = mark(pin.seen), at if last_mark == mark(pin.seen) else now
-            pin.half = self.ending or now - self.unchanged_since[path][1] < QUIET
+            is_new = now - self.unchanged_since[path][1] < QUIET
+            pin.half = self.ending or is_new or (not pin.size and last.size > 0)  # emptied to begin
         return pin
 
     def has_grown(self, path: str, pin: Pin) -> bool:

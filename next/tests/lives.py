@@ -23,7 +23,7 @@ from typing import Any
 from localcloud import control
 
 from berg.bucket import Bucket, Changed
-from berg.command import open_for_writing
+from berg.command import open_for_writing, stop
 from berg.config import Config
 from berg.results import Mirror
 
@@ -95,8 +95,7 @@ def serve(
 
         @contextlib.contextmanager
         def stopped() -> Any:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)
+            stop([pid])
             try:
                 yield
             finally:
@@ -124,7 +123,7 @@ def serve(
             end = time.monotonic() + (0 if machines > 1 else 1 if mirror.waiting_since else 3)
             while time.monotonic() < end and not is_over:
                 time.sleep(0.05)
-        os.kill(pid, signal.SIGSTOP)
+        stop([pid])
         mirror.cut |= dict.fromkeys(open_for_writing([pid]), time.time())
         os.kill(pid, signal.SIGKILL)
         time.sleep(0.1)
@@ -166,7 +165,7 @@ def live(lab: Lab, seed: int, cut: str = "", machines: int = 1) -> Life:
                 os.kill(child, signal.SIGTERM)
         else:  # the worker dies; another one saves what its disk has
             os.kill(mirrors[0], signal.SIGKILL)
-            os.kill(programs[0], signal.SIGSTOP)
+            stop([programs[0]])
             cut_off = dict.fromkeys(open_for_writing([programs[0]]), time.time())
             os.kill(programs[0], signal.SIGKILL)
             for child in mirrors[1:]:
