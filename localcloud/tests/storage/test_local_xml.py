@@ -70,10 +70,12 @@ def listed(answer: requests.Response) -> tuple[list[str], list[str], str]:
 def test_an_object_is_written_copied_and_deleted_by_its_name(server, bucket, http_session):
     base = f"{server.url}/{bucket.name}"
     new = {"x-goog-if-generation-match": "0", "Content-Type": "text/plain"}
+    new["X-Goog-Meta-Berg-Writer"] = "a/1"
     made = http_session.put(f"{base}/{PATH}", data=CONTENT, headers=new)
     assert (made.status_code, made.content) == (200, b"")
     there = bucket.get_blob(NAME)
     assert (there.content_type, there.size) == ("text/plain", len(CONTENT))
+    assert there.metadata == {"berg-writer": "a/1"}
     assert made.headers["x-goog-generation"] == str(there.generation)
     assert made.headers["ETag"].startswith('"') and there.crc32c in made.headers["x-goog-hash"]
     again = http_session.put(f"{base}/{PATH}", data=b"late", headers=new)
@@ -88,6 +90,12 @@ def test_an_object_is_written_copied_and_deleted_by_its_name(server, bucket, htt
     assert http_session.delete(f"{base}/{PATH}").status_code == 204
     assert code(http_session.delete(f"{base}/{PATH}")) == (404, "NoSuchKey")
     assert bucket.get_blob(NAME) is None
+
+
+def test_custom_metadata_of_an_upload_have_a_limit(server, bucket, http_session):
+    url, large = f"{server.url}/{bucket.name}/x", {f"x-goog-meta-{key}": "b" * 5000 for key in "ab"}
+    assert code(http_session.put(url, data=b"y", headers=large)) == (400, "InvalidArgument")
+    assert bucket.get_blob("x") is None
 
 
 def test_objects_are_listed_by_their_names(server, bucket, http_session):

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator
+from typing import Any
 
 import aiohttp
 from aiohttp import web
@@ -35,6 +36,7 @@ from localcloud.storage.content import BLOCK, Content, reread
 
 QUANTUM = 256 << 10  # resumable uploads keep whole multiples of this
 MAX_SIZE = 5 << 40  # bytes of an object
+OWN = "x-goog-meta-"  # begins headers of custom metadata
 MAX_METADATA = 64 << 10  # JSON before the content of a multipart upload
 
 
@@ -60,10 +62,7 @@ async def insert(cloud: "Cloud", call: "Call") -> dict | web.StreamResponse:
         metadata, stream = await read_multipart(call)
         await call.named(metadata.get("name", ""))
     elif kind == "media":
-        metadata, stream = (
-            {"contentType": headers.get("Content-Type")},
-            call.request.content.iter_any(),
-        )
+        metadata, stream = described(call.request), call.request.content.iter_any()
     else:
         raise ApiError(400, "invalid", f"Invalid uploadType: {kind}")
     resource = new_resource(cloud, call, metadata)
@@ -81,6 +80,19 @@ async def insert(cloud: "Cloud", call: "Call") -> dict | web.StreamResponse:
         raise
     resource.update(content.hashes())
     return present(cloud.storage.commit(call.params["bucket"], resource, content), origin(call))
+
+
+def described(request: web.Request) -> dict:
+    """What the headers of a whole upload say of its object; those of its own metadata count in the
+    XML API alone.
+    """
+    about: dict[str, Any] = {"contentType": request.headers.get("Content-Type")}
+    own = {
+        key.lower().removeprefix(OWN): text
+        for key, text in request.headers.items()
+        if key.lower().startswith(OWN)
+    }
+    return {**about, "metadata": own} if own and not request.path.startswith("/upload/") else about
 
 
 def parse_metadata(data: bytes, call: "Call") -> dict:

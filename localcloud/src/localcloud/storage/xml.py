@@ -6,8 +6,8 @@ for a bucket that everybody may read; one with a token that is none gets 401.
 
 Uploads in parts are in parts.py.
 
-Not covered: buckets, custom metadata and access lists of what is written, signed
-URLs, HMAC keys, buckets as host names, entity tags that are MD5 sums.
+Not covered: buckets, access lists of what is written, signed URLs, HMAC keys, buckets as host
+names, entity tags that are MD5 sums.
 """
 
 import json
@@ -40,7 +40,7 @@ CODES = {
 }
 SCHEMA = "http://doc.s3.amazonaws.com/2006-03-01"
 # Headers of writes that mean what is not served.
-UNSERVED = ("x-goog-meta-", "x-goog-acl", "x-goog-storage-class", "content-md5", "x-amz-")
+UNSERVED = ("x-goog-acl", "x-goog-storage-class", "content-md5", "x-amz-")
 CONDITIONS = {
     "x-goog-if-generation-match": "ifGenerationMatch",
     "x-goog-if-metageneration-match": "ifMetagenerationMatch",
