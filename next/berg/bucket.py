@@ -110,6 +110,11 @@ def checksum(
     return int(crc)
 
 
+def kind_of(name: str) -> str:
+    """The content type of an object."""
+    return mimetypes.guess_type(name)[0] or "application/octet-stream"
+
+
 @functools.cache
 def trouble() -> tuple[type[Exception], ...]:
     """What the network and the bucket may answer; the same may be tried again later."""
@@ -193,13 +198,12 @@ class Bucket:
         """Write `size` bytes of a file over the object of a generation; 0: there must be none."""
         blob = self.client.blob(name, chunk_size=CHUNK if size > CHUNK else None)
         blob.metadata = about
-        kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
         before = time.time()
         with changed():
             blob.upload_from_file(
                 file,
                 size=size,
-                content_type=kind,
+                content_type=kind_of(name),
                 if_generation_match=generation,
                 checksum="crc32c",
                 **self.patience,
@@ -209,6 +213,22 @@ class Bucket:
         is_right = before - WRONG < updated < after + WRONG  # the answer may have taken long
         self.offset = 0 if is_right else updated - after
         return made
+
+    def put_bytes(
+        self, name: str, content: bytes, generation: int, about: dict[str, str]
+    ) -> Object:
+        """Write one small object of many; a list of them tells whether the bucket has the checksum."""
+        import obstore
+
+        mode: Any = {"version": str(generation)} if generation else "create"
+        attributes: Any = {"Content-Type": kind_of(name), **about}
+        conflicts = obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError
+        try:
+            made = self.store.put(name, content, mode=mode, attributes=attributes)
+        except conflicts as error:
+            raise Changed(name) from error
+        crc = google_crc32c.value(content)
+        return Object(name, len(content), int(crc), int(made["version"]), about)
 
     def write(
         self,

@@ -54,6 +54,7 @@ HEAD = 64 << 10  # bytes at both ends of what was sent of a log, which tell whet
 TAIL = 8 << 20  # bytes of a log from which on only what is new is sent
 SMALL, HELD = 1 << 20, 256 << 20  # bytes of a file, and of all, that wait for sending in memory
 SMALL_DATABASE = 64 << 20  # bytes of one that is copied without a lock
+BEGINNING = 100  # bytes of a log that are others when it is begun again
 LOGS = (".log", ".jsonl", ".csv", ".tsv", ".wandb")
 LOCKED = 2  # seconds for which one is tried that its program has locked
 SQLITE, SHARED, PARTS = b"SQLite format 3\0", "-shm", ("-journal", "-wal", "-shm")
@@ -141,9 +142,9 @@ class Mirror:
     sent: dict[str, Row] = field(default_factory=dict)  # the newest object of each file
     marks: dict[str, Mark] = field(default_factory=dict)  # of the files that these have
     restored_marks: dict[str, Mark] = field(default_factory=dict)
-    ends: dict[str, int] = field(
+    ends: dict[str, tuple[int, int]] = field(
         default_factory=dict
-    )  # of logs: checksum of both ends of what was sent
+    )  # of logs: checksums of their beginning, and of both ends of what was sent
     needed: dict[int, dict[str, Row]] = field(default_factory=dict)  # rows by number of a moment
     base: int = 0  # the number of what was restored
     asides: set[str] = field(default_factory=set)
@@ -353,7 +354,9 @@ class Mirror:
         is_cut = cut_at is not None and cut_at - QUIET < changed_at <= cut_at + CLOCK_STEP
         is_open = is_cut or (not self.ending and is_written(pin, time.time() - changed_at))
         is_other = (
-            path not in self.marks or self.marks[path][0] != pin.seen.st_ino or pin.size < last.size
+            path not in self.marks
+            or self.marks[path][0] != pin.seen.st_ino
+            or self.is_begun_again(path, pin)
         )
         has_grown = (last.grows or is_open) and self.has_grown(path, pin)
         if (
@@ -379,6 +382,14 @@ class Mirror:
                 return ends(pin, last.size) == self.ends[path]
             return 0 <= last.size <= pin.size and checksum(pin.file, 0, last.size) == last.crc
         return False
+
+    def is_begun_again(self, path: str, pin: Pin) -> bool:
+        """Whether a file is another than what was sent of it from the first bytes on."""
+        last = self.sent.get(path, Row(size=-1))
+        if path in self.ends and last.size <= pin.size:
+            with contextlib.suppress(Changed):
+                return ends(pin, last.size)[0] != self.ends[path][0]
+        return pin.size < last.size
 
     # --- databases
 
@@ -591,13 +602,15 @@ class Mirror:
 
         for _ in range(3):
             try:
-                made = self.bucket.put(
-                    self.where + path,
-                    Section(pin.file, 0, pin.size, counted),
-                    pin.size,
-                    generation,
-                    {WRITER: self.writer},
-                )
+                name, file = self.where + path, Section(pin.file, 0, pin.size, counted)
+                if pin.size <= SMALL:
+                    data = file.read(pin.size)
+                    check(0)
+                    if len(data) < pin.size:
+                        raise Changed("the file became shorter")
+                    made = self.bucket.put_bytes(name, data, generation, {WRITER: self.writer})
+                else:
+                    made = self.bucket.put(name, file, pin.size, generation, {WRITER: self.writer})
                 return Row(made.size, made.crc, made.generation)
             except Changed:
                 check(0)
@@ -787,7 +800,7 @@ class Mirror:
             present = self.present(self.sent)
             for path, row in [*self.sent.items()]:
                 found = present.get(path)
-                if not found or found.generation != row.generation:
+                if not found or (found.generation, found.crc) != (row.generation, row.crc):
                     self.sent[path] = Row(
                         size=-1, generation=found.generation if found and self.is_mine(found) else 0
                     )
@@ -1034,9 +1047,10 @@ def mark(seen: os.stat_result) -> Mark:
     return seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
 
 
-def ends(pin: Pin, size: int) -> int:
-    """The checksum of both ends of the first `size` bytes."""
-    return checksum(pin.file, max(0, size - HEAD), size, checksum(pin.file, 0, min(HEAD, size)))
+def ends(pin: Pin, size: int) -> tuple[int, int]:
+    """The checksums of the beginning, and of both ends, of the first `size` bytes."""
+    both = checksum(pin.file, max(0, size - HEAD), size, checksum(pin.file, 0, min(HEAD, size)))
+    return checksum(pin.file, 0, min(BEGINNING, size)), both
 
 
 def is_written(pin: Pin, age: float) -> bool:
