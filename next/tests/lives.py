@@ -39,15 +39,19 @@ class Lab:
     """An embedded cloud with a bucket."""
 
     folder: Path
+    port: int = 0
 
-    def __enter__(self) -> "Lab":
-        self.port = control.start(self.folder)
-        self.config = Config(
+    @property
+    def config(self) -> Config:
+        return Config(
             project="berg-local",
             bucket="lives",
             endpoint=f"http://127.0.0.1:{self.port}",
             credentials_file=str(self.folder / "credentials.json"),
         )
+
+    def __enter__(self) -> "Lab":
+        self.port = control.start(self.folder)
         client = Bucket(self.config).client.client
         if not client.lookup_bucket("lives"):
             client.create_bucket("lives")
@@ -77,60 +81,59 @@ class Life:
     text: str
 
 
-def serve(
+def start_mirror(
     lab: Lab, folder: Path, job: str, rank: int, machines: int, start: list[str]
-) -> tuple[int, int]:
-    """Start a program and mirror its folder in a process of its own, until that is killed or gets
-    SIGTERM: then it ends the program and saves the last results, as a worker does. Its pid, and a
-    pipe that tells the program's.
+) -> Any:
+    """`serve` in a process of its own: obstore's threads do not survive a fork."""
+    words = [str(lab.folder), str(lab.port), str(folder), job, str(rank), str(machines), *start]
+    return subprocess.Popen([sys.executable, __file__, "serve", *words])
+
+
+def serve(place: str, port: str, where: str, job: str, rank: str, count: str, *start: str) -> None:
+    """Start a program and mirror its folder until SIGTERM: then end the program and save the last
+    results, as a worker does. A file program-RANK beside the folder has its pid.
     """
-    ours, theirs = os.pipe()
-    if child := os.fork():
-        return child, ours
-    try:
-        is_over: list[int] = []
-        signal.signal(signal.SIGTERM, lambda *_: is_over.append(1))
+    lab, folder, machines = Lab(Path(place), int(port)), Path(where), int(count)
+    is_over: list[int] = []
+    signal.signal(signal.SIGTERM, lambda *_: is_over.append(1))
+    pid = 0
 
-        pid = 0
-
-        @contextlib.contextmanager
-        def stopped() -> Any:
-            stop([pid])
-            try:
-                yield
-            finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGCONT)
-
-        mirror = lab.mirror(
-            folder, job, disk=str(rank), machines=machines, first=not rank, stopped=stopped
-        )
-        mirror.restore()
-        (folder / job).mkdir(parents=True, exist_ok=True)
-        (folder.parent / f"restored-{rank}").touch()
-        while len([*folder.parent.glob("restored-*")]) < machines:  # as machines meet
-            time.sleep(0.02)
-        own = {"BERG_RESULTS_DIR": str(folder / job), "BERG_NODE_RANK": str(rank)}
-        env = {**os.environ, **own, "BERG_JOB": job, "BERG_ATTEMPT": "1"}
-        pid = subprocess.Popen(start, env=env).pid
-        os.write(theirs, str(pid).encode())
-        while not is_over:
-            number = 0
-            if machines > 1:
-                number = int(time.time() / 2) + 1
-                time.sleep(max(0, number * 2 - time.time() + 0.02 * rank))
-            mirror.sync(number)
-            end = time.monotonic() + (0 if machines > 1 else 1 if mirror.waiting_since else 3)
-            while time.monotonic() < end and not is_over:
-                time.sleep(0.05)
+    @contextlib.contextmanager
+    def stopped() -> Any:
         stop([pid])
-        mirror.cut |= dict.fromkeys(open_for_writing([pid]), time.time())
-        os.kill(pid, signal.SIGKILL)
-        time.sleep(0.1)
-        left = mirror.finish(60, int(time.time() / 2) + 1 if machines > 1 else 0)
-        print("left", left, flush=True)
-    finally:
-        os._exit(0)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    first = rank == "0"
+    mirror = lab.mirror(folder, job, disk=rank, machines=machines, first=first, stopped=stopped)
+    mirror.restore()
+    (folder / job).mkdir(parents=True, exist_ok=True)
+    (folder.parent / f"restored-{rank}").touch()
+    while len([*folder.parent.glob("restored-*")]) < machines:  # as machines meet
+        time.sleep(0.02)
+    own = {"BERG_RESULTS_DIR": str(folder / job), "BERG_NODE_RANK": rank}
+    env = {**os.environ, **own, "BERG_JOB": job, "BERG_ATTEMPT": "1"}
+    pid = subprocess.Popen(start, env=env).pid
+    (folder.parent / f"pid-{rank}").write_text(str(pid))
+    (folder.parent / f"pid-{rank}").replace(folder.parent / f"program-{rank}")
+    while not is_over:
+        number = 0
+        if machines > 1:
+            number = int(time.time() / 2) + 1
+            time.sleep(max(0, number * 2 - time.time() + 0.02 * int(rank)))
+        mirror.sync(number)
+        end = time.monotonic() + (0 if machines > 1 else 1 if mirror.waiting_since else 3)
+        while time.monotonic() < end and not is_over:
+            time.sleep(0.05)
+    stop([pid])
+    mirror.cut |= dict.fromkeys(open_for_writing([pid]), time.time())
+    os.kill(pid, signal.SIGKILL)
+    time.sleep(0.1)
+    left = mirror.finish(60, int(time.time() / 2) + 1 if machines > 1 else 0)
+    print("left", left, flush=True)
 
 
 def live(lab: Lab, seed: int, cut: str = "", machines: int = 1) -> Life:
@@ -142,36 +145,38 @@ def live(lab: Lab, seed: int, cut: str = "", machines: int = 1) -> Life:
     heard = judge.Collector({"seconds": 1000, "code": 0, "pace": pace})
     history = heard.histories[job, 1]
     with tempfile.TemporaryDirectory(prefix="life-") as scratch:
-        mirrors, pipes = [], []
         start = [sys.executable, writer.__file__, str(heard.port), str(seed), str(rate)]
-        for rank in range(machines):
-            child, pipe = serve(lab, Path(scratch, str(rank)), job, rank, machines, start)
-            mirrors.append(child)
-            pipes.append(pipe)
-        programs = [int(os.read(pipe, 20)) for pipe in pipes]
+        mirrors = [
+            start_mirror(lab, Path(scratch, str(rank)), job, rank, machines, start)
+            for rank in range(machines)
+        ]
+        pids = [Path(scratch, f"program-{rank}") for rank in range(machines)]
+        while not all(file.exists() for file in pids):
+            time.sleep(0.05)
+        programs = [int(file.read_text()) for file in pids]
         while len(history.found) < machines:
             time.sleep(0.05)
         ages, torn = peek(lab, Path(scratch), job, machines, heard, dice.uniform(6, 16))
         at = time.time()
         if cut == "power":
             victim = dice.randrange(machines)
-            os.kill(mirrors[victim], signal.SIGKILL)
+            mirrors[victim].kill()
             os.kill(programs[victim], signal.SIGKILL)
             for rank in {*range(machines)} - {victim}:  # the others see it after a while
                 time.sleep(2)
-                os.kill(mirrors[rank], signal.SIGTERM)
+                mirrors[rank].terminate()
         elif cut == "notice":
             for child in mirrors:
-                os.kill(child, signal.SIGTERM)
+                child.terminate()
         else:  # the worker dies; another one saves what its disk has
-            os.kill(mirrors[0], signal.SIGKILL)
+            mirrors[0].kill()
             stop([programs[0]])
             cut_off = dict.fromkeys(open_for_writing([programs[0]]), time.time())
             os.kill(programs[0], signal.SIGKILL)
             for child in mirrors[1:]:
-                os.kill(child, signal.SIGTERM)
+                child.terminate()
         for child in mirrors:
-            os.waitpid(child, 0)
+            child.wait()
         for program in programs:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(program, signal.SIGKILL)
@@ -230,6 +235,8 @@ def peek(
 
 
 def main() -> None:
+    if sys.argv[1] == "serve":
+        return serve(*sys.argv[2:])
     count, first = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1
     machines = int(os.environ.get("MACHINES", "1"))
     with tempfile.TemporaryDirectory(prefix="lab-") as scratch, Lab(Path(scratch, "cloud")) as lab:
