@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from berg import BergError, __version__, terminal
+from berg import BergError, __version__, clients, features, terminal
 
-COMMANDS = {  # command -> its module; a module is imported when its command runs
+CORE = {  # command -> its module; a module is imported when its command runs
     "run": "run", "devbox": "run", "rerun": "run",
     "list": "jobs", "show": "jobs", "wait": "jobs", "kill": "jobs", "rm": "jobs",
     "log": "logs", "tail": "logs",
@@ -19,6 +19,11 @@ COMMANDS = {  # command -> its module; a module is imported when its command run
     "ssh": "ssh",
     "init": "init", "config": "init", "local": "init",
 }  # fmt: skip
+COMMANDS = {
+    **CORE,
+    **{name: f"features.{module}" for name, module in features.COMMANDS.items()},
+    **{name: f"clients.{module}" for name, module in clients.COMMANDS.items()},
+}
 
 
 class Berg(click.Group):

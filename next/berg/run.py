@@ -339,7 +339,7 @@ def resume_plan(config: Config, name: str) -> Plan:
 @click.command()
 @click.argument("cmd", default="")
 @click.option("--resume", metavar="NAME", help="Resume a job that has ended, from its results.")
-@options_of(Spec, Then, *features.ALL)
+@options_of(Spec, Then, *features.kinds())
 def run(spec: Spec, then: Then, *kinds: Feature, cmd: str, resume: str | None) -> None:
     """Run CMD on its own machine, with your repository.
 
@@ -358,7 +358,7 @@ def run(spec: Spec, then: Then, *kinds: Feature, cmd: str, resume: str | None) -
 
 
 @click.command()
-@options_of(Spec, Then, *features.ALL)
+@options_of(Spec, Then, *features.kinds())
 def devbox(spec: Spec, then: Then, *kinds: Feature) -> None:
     """Start a machine with your repository, for `berg ssh`."""
     config = Config.load()
@@ -368,7 +368,7 @@ def devbox(spec: Spec, then: Then, *kinds: Feature) -> None:
 
 @click.command()
 @click.argument("before", metavar="JOB")
-@options_of(Spec, Then, *features.ALL)
+@options_of(Spec, Then, *features.kinds())
 def rerun(spec: Spec, then: Then, *kinds: Feature, before: str) -> None:
     """Run a job again, with its code and options, except those given here."""
     config = Config.load()

@@ -1,13 +1,30 @@
-"""All features, in the order in which the core calls them."""
+"""All features, in the order in which the core calls them, and the commands that they bring.
 
-from berg.feature import Feature
-from berg.features.spot import Spot
-from berg.job import Job
+Nothing is imported until it is used: `berg --help` reads these two tables.
+"""
 
-ALL: tuple[type[Feature], ...] = (Spot,)
+from __future__ import annotations
+
+import functools
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from berg.feature import Feature
+    from berg.job import Job
+
+ALL = {  # class -> its module
+    "Spot": "spot",
+}
+COMMANDS: dict[str, str] = {}  # command -> its module
+
+
+@functools.cache
+def kinds() -> tuple[type[Feature], ...]:
+    return tuple(getattr(import_module(f"berg.features.{ALL[name]}"), name) for name in ALL)
 
 
 def of(job: Job) -> list[Feature]:
     """The features of a job, as its record has them."""
-    kinds = {kind.__name__: kind for kind in ALL}
-    return [kinds[name](**values) for name, values in job.features.items()]
+    known = {kind.__name__: kind for kind in kinds()}
+    return [known[name](**values) for name, values in job.features.items()]
