@@ -1,8 +1,8 @@
 """The objects of a bucket: written under preconditions, copied within it, listed and downloaded.
 
 Every write of a record names the generation that it replaces (0: none), so that no retry, second
-laptop or second worker does a thing twice. google-cloud-storage writes and lists; obstore reads many
-objects for a fifth of the CPU. Both retry what may pass.
+laptop or second worker does a thing twice. google-cloud-storage lists, and writes records and
+large files; obstore reads and writes many objects for a fifth of the CPU. Both retry what may pass.
 """
 
 import base64
@@ -13,14 +13,16 @@ import mimetypes
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 import google_crc32c
 
+from berg import google
 from berg.config import Config
 
 WRONG = 1  # seconds by which this computer's clock may differ from the bucket's
@@ -28,7 +30,7 @@ TIMEOUT = (10, 60)  # seconds to connect, and between two pieces of an answer
 SECONDS = 120  # for which a request is retried
 THREADS = 16
 CHUNK = 16 << 20  # bytes of one request of a large upload, which a lost connection repeats
-PIECE, PIECES = 32 << 20, 8  # bytes of a large download on one connection; connections
+PIECE, PIECES = 16 << 20, 8  # bytes of a large download on one connection; connections
 BLOCK = 1 << 20
 COLUMNS = "items(name,size,crc32c,generation,updated,metadata),nextPageToken"
 
@@ -182,8 +184,9 @@ class Bucket:
         """How long a request is retried, and waited for."""
         from google.cloud.storage.retry import DEFAULT_RETRY
 
-        retry = DEFAULT_RETRY.with_timeout(self.seconds)
-        return {"timeout": TIMEOUT, "retry": retry.with_delay(initial=0.5, multiplier=2, maximum=8)}
+        retry = DEFAULT_RETRY.with_timeout(self.seconds).with_delay(0.5, 8, 2)
+        retry._on_error = google.note  # as no method of it does
+        return {"timeout": TIMEOUT, "retry": retry}
 
     # --- writing
 
@@ -330,20 +333,32 @@ class Bucket:
         """Write the first `size` bytes of an object to a new file; raises Changed if they are not
         those of the checksum, FileNotFoundError without the object.
         """
-        with path.open("w+b") as file:
+        found = 0
+        with path.open("wb") as file:
+            for piece in self.pieces(name, size):
+                file.write(piece)
+                found = google_crc32c.extend(found, piece)
+                on_bytes(len(piece))
+        if found != crc:
+            raise Changed(f"{name} does not have the expected content")
 
-            def bring(start: int) -> None:
-                length = min(PIECE, size - start)
-                data = self.store.get_range(name, start=start, length=length)
-                on_bytes(os.pwrite(file.fileno(), data, start))
+    def pieces(self, name: str, size: int) -> Iterator[bytes]:
+        """The first `size` bytes of an object, in order; several connections bring what comes next."""
 
-            if size > PIECE:
-                with ThreadPoolExecutor(PIECES) as pool:
-                    [*pool.map(bring, range(0, size, PIECE))]
-            elif size:
-                bring(0)
-            if checksum(file, 0, size) != crc:
-                raise Changed(f"{name} does not have the expected content")
+        def bring(start: int) -> bytes:
+            return bytes(self.store.get_range(name, start=start, length=min(PIECE, size - start)))
+
+        if 0 < size <= PIECE:
+            yield bring(0)
+        elif size:
+            with ThreadPoolExecutor(PIECES) as pool:
+                coming: deque[Future[bytes]] = deque()
+                for start in range(0, size, PIECE):
+                    coming.append(pool.submit(bring, start))
+                    if len(coming) > PIECES:
+                        yield coming.popleft().result()
+                while coming:
+                    yield coming.popleft().result()
 
 
 @contextlib.contextmanager
