@@ -101,10 +101,21 @@ class Pin:
     marks: dict[str, Mark]  # of the files whose content this is
     grows: bool = False  # a log: longer is as good
     half: bool = False  # a program has it open to write another version
+    beginning: bytes = b""  # of a log, which another one has that is begun in its place
 
     @property
     def size(self) -> int:
         return self.now.st_size
+
+    def follow(self) -> None:
+        """Let a file be a log as it is now."""
+        self.grows = True
+        while len(self.beginning) < min(BEGINNING, self.size) or not self.is_same_log():
+            self.beginning = os.pread(self.file.fileno(), BEGINNING, 0)
+            self.now = os.fstat(self.file.fileno())
+
+    def is_same_log(self) -> bool:
+        return os.pread(self.file.fileno(), len(self.beginning), 0) == self.beginning
 
 
 class Refused(Exception):
@@ -359,14 +370,11 @@ class Mirror:
             or self.is_begun_again(path, pin)
         )
         has_grown = (last.grows or is_open) and self.has_grown(path, pin)
-        if (
-            (last.grows and has_grown)
-            or path.endswith(LOGS)
-            or "tfevents" in os.path.basename(path)
-        ):
-            pin.grows = True
-        elif is_open and ends_in_lines(pin):
-            pin.grows = is_other or has_grown or path in self.late
+        is_named_log = path.endswith(LOGS) or "tfevents" in os.path.basename(path)
+        has_lines = is_open and ends_in_lines(pin)
+        has_lines = has_lines and (is_other or has_grown or path in self.late)
+        if is_named_log or has_lines or (last.grows and has_grown):
+            pin.follow()
         if is_open and not pin.grows and not (self.ending and self.database(path)):
             last_mark, at = self.unchanged_since.get(path, (None, now))
             self.unchanged_since[path] = mark(pin.seen), at if last_mark == mark(pin.seen) else now
@@ -579,7 +587,8 @@ class Mirror:
             now = os.fstat(pin.file.fileno())
             if time.monotonic() > self.end:
                 raise Hurry("there was no time left")
-            is_same = pin.grows or (now.st_size, now.st_mtime_ns) == (pin.size, pin.now.st_mtime_ns)
+            is_same = (now.st_size, now.st_mtime_ns) == (pin.size, pin.now.st_mtime_ns)
+            is_same = is_same or (pin.grows and pin.is_same_log())
             if not is_same or (is_longer and not self.has_grown(path, pin)):
                 raise Changed("it was written while it was sent")
 
