@@ -9,6 +9,7 @@ deletes the machine, whatever happened.
 
 import ctypes
 import hashlib
+import http.client
 import json
 import os
 import shutil
@@ -31,6 +32,7 @@ TRIES = 3  # of a worker that dies
 # Exit codes of the worker: the job is over; the group makes another machine, which continues; the
 # others go on without this machine.
 OVER, CONTINUES, LEAVES = 0, 75, 76
+SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of linux/prctl.h
 UNIT = """\
 [Unit]
 Description=Runs a job of Berg
@@ -62,18 +64,18 @@ StandardOutput=tty
 
 
 def get(url: str, headers: Any = None, method: str = "GET", data: Any = None) -> bytes:
-    """An answer's bytes; what may pass is retried for some minutes, as new rights take that long."""
+    """The body of an answer. What may pass is retried for some minutes: new rights take that long."""
     for attempt in range(12):
         try:
             request = urllib.request.Request(url, data=data, headers=headers or {}, method=method)
             with urllib.request.urlopen(request, timeout=60) as answer:
                 return bytes(answer.read())
-        except (OSError, urllib.error.HTTPError) as error:
+        except (OSError, http.client.HTTPException) as error:
             if getattr(error, "code", 500) in (400, 401, 404) or attempt == 11:
                 raise
             print(f"berg: {error}; trying again", flush=True)
         time.sleep(min(2**attempt, 30))
-    raise OSError(url)
+    raise OSError(url)  # never reached
 
 
 def metadata(path: str) -> bytes:
@@ -99,14 +101,23 @@ def bring(facts: Facts, name: str, sha256: str) -> bytes:
 
 def python_for(facts: Facts) -> str:
     """The python that has what Berg needs: a golden image's, or one that uv makes now."""
-    python, uv = BERG / "venv/bin/python", BERG / "uv"
-    if not python.exists():
+    python, uv, ready = BERG / "venv/bin/python", BERG / "uv", BERG / "venv/ready"
+    if not ready.exists():
         uv.write_bytes(bring(facts, facts["berg-uv"], facts["berg-uv-sha256"]))
         uv.chmod(0o755)
-        make = [str(uv), "venv", "-q", "--python", ">=3.10", str(BERG / "venv")]  # or downloads one
+        make = [
+            str(uv),
+            "venv",
+            "-q",
+            "--clear",
+            "--python",
+            ">=3.10",
+            str(BERG / "venv"),
+        ]  # or downloads one
         subprocess.run(make, check=True)
         install = [str(uv), "pip", "install", "-q", "--python", str(python)]
         subprocess.run([*install, *facts["berg-packages"].split()], check=True)
+        ready.touch()
     return str(python)
 
 
@@ -131,7 +142,7 @@ def delete_machine(ended: int = OVER) -> None:
     while True:
         try:
             return ask_for_deletion(ended)
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
             print(f"berg: this machine could not be deleted: {error}", flush=True)
         time.sleep(60)
 
@@ -166,7 +177,9 @@ def unit() -> bool:
 
 
 def work(facts: Facts) -> int:
-    """Run the worker until it ends by itself; return its exit code, or OVER if it dies."""
+    """Run the worker until it ends by itself, three times if it dies; return what becomes of the
+    machine.
+    """
     shutil.rmtree(str(BERG / "app"), ignore_errors=True)
     (BERG / "app.zip").write_bytes(bring(facts, facts["berg-dist"], facts["berg-dist-sha256"]))
     with zipfile.ZipFile(str(BERG / "app.zip")) as archive:
@@ -174,10 +187,8 @@ def work(facts: Facts) -> int:
     code = "import sys; sys.path.insert(0, %r); from berg.worker import main; main()"
     words = [python_for(facts), "-c", code % str(BERG / "app")]
     errors = BERG / "worker.err"
-    os.environ["GCE_METADATA_TIMEOUT"] = (
-        "60"  # seconds, for Google's libraries: they give up after 3
-    )
-    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # adopt what a worker that dies leaves behind
+    os.environ["GCE_METADATA_TIMEOUT"] = "60"  # seconds; Google's libraries give up after 3
+    ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)  # adopt what a worker that dies leaves behind
     for _ in range(TRIES):
         with errors.open("wb") as file:
             worker = subprocess.Popen(words, stderr=file)
@@ -187,7 +198,12 @@ def work(facts: Facts) -> int:
             return ended
         last = errors.read_text(errors="replace").strip().rpartition("\n")[2]
         report(facts, f"the worker ended with exit code {ended}: {last}")
-    return OVER
+    return failed(facts)
+
+
+def failed(facts: Facts) -> int:
+    """What becomes of a machine that cannot work: the others of a sweep go on."""
+    return LEAVES if "berg-rows" in facts else OVER
 
 
 def main() -> None:
@@ -203,6 +219,7 @@ def main() -> None:
         ended = work(facts)
     except Exception as error:
         report(facts, f"{type(error).__name__}: {error}")
+        ended = failed(facts)
     return delete_machine(ended)
 
 

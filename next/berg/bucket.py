@@ -17,14 +17,16 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import google_crc32c
 
 from berg import google
 from berg.config import Config
 
+T = TypeVar("T")
 WRONG = 1  # seconds by which this computer's clock may differ from the bucket's
 TIMEOUT = (10, 60)  # seconds to connect, and between two pieces of an answer
 SECONDS = 120  # for which a request is retried
@@ -136,6 +138,7 @@ class Bucket:
     config: Config
     seconds: float = SECONDS
     offset: float = 0  # seconds that the bucket's clock was ahead at the last write
+    renewing: threading.Lock = field(default_factory=threading.Lock)
 
     def time(self) -> float:
         """Seconds since 1970 by the bucket's clock, which all machines share."""
@@ -160,14 +163,10 @@ class Bucket:
         """obstore's bucket, which asks `token` for another one before that ends."""
         from obstore.store import GCSStore
 
-        renewing = threading.Lock()
-
         def token() -> Any:
-            from google.auth.transport.requests import Request
-
-            with renewing:
+            with self.renewing:
                 if not self.config.credentials.valid:
-                    self.config.credentials.refresh(Request())
+                    self.renew()
             expiry = self.config.credentials.expiry
             return {
                 "token": self.config.credentials.token,
@@ -177,7 +176,33 @@ class Bucket:
         local: Any = {"base_url": self.config.endpoint} if self.config.endpoint else {}
         options: Any = {"timeout": "60s", **({"allow_http": True} if local else {})}
         name = self.config.bucket
-        return GCSStore(name, client_options=options, credential_provider=token, **local)
+        retry: Any = {"retry_timeout": timedelta(seconds=self.seconds)}
+        return GCSStore(
+            name,
+            client_options=options,
+            retry_config=retry,
+            credential_provider=token,
+            **local,
+        )
+
+    def renew(self) -> None:
+        from google.auth.transport.requests import Request
+
+        self.config.credentials.refresh(Request())
+
+    def of_store(self, ask: Callable[[Any], T]) -> T:
+        """What obstore answers; if its token is no longer valid before its time, with another one."""
+        from obstore.exceptions import UnauthenticatedError
+
+        store = self.store
+        try:
+            return ask(store)
+        except UnauthenticatedError:
+            with self.renewing:
+                if self.store is store:  # else another thread has done it
+                    self.renew()
+                    del self.store
+            return ask(self.store)
 
     @property
     def patience(self) -> dict[str, Any]:
@@ -220,14 +245,16 @@ class Bucket:
     def put_bytes(
         self, name: str, content: bytes, generation: int, about: dict[str, str]
     ) -> Object:
-        """Write one small object of many; a list of them tells whether the bucket has the checksum."""
+        """Write a small object, one of many. The answer has no checksum: a list of them verifies it."""
         import obstore
 
         mode: Any = {"version": str(generation)} if generation else "create"
         attributes: Any = {"Content-Type": kind_of(name), **about}
         conflicts = obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError
         try:
-            made = self.store.put(name, content, mode=mode, attributes=attributes)
+            made = self.of_store(
+                lambda store: store.put(name, content, mode=mode, attributes=attributes)
+            )
         except conflicts as error:
             raise Changed(name) from error
         crc = google_crc32c.value(content)
@@ -253,7 +280,7 @@ class Bucket:
     def extend(self, name: str, generation: int, part: Object, about: dict[str, str]) -> Object:
         """Append an object to the one of a generation."""
         blob = self.client.blob(name)
-        blob.metadata, blob.content_type = about, "text/plain"
+        blob.metadata, blob.content_type = about, kind_of(name)
         sources = [self.client.blob(name, generation=generation), self.client.blob(part.name)]
         with changed():
             blob.compose(sources, if_generation_match=generation, **self.patience)
@@ -284,7 +311,9 @@ class Bucket:
                 self.client.blob(name).delete(if_generation_match=generation, **self.patience)
 
         if len(names) < 3:
-            return [*map(one, names)].clear()
+            for name in names:
+                one(name)
+            return
         with ThreadPoolExecutor(THREADS) as pool:
             [*pool.map(one, names)]
 
@@ -320,7 +349,7 @@ class Bucket:
 
     def read(self, name: str) -> bytes:
         """A small object, of many; raises FileNotFoundError without it."""
-        return bytes(self.store.get(name).bytes())
+        return self.of_store(lambda store: bytes(store.get(name).bytes()))
 
     def download(
         self,
@@ -346,7 +375,9 @@ class Bucket:
         """The first `size` bytes of an object, in order; several connections bring what comes next."""
 
         def bring(start: int) -> bytes:
-            return bytes(self.store.get_range(name, start=start, length=min(PIECE, size - start)))
+            length = min(PIECE, size - start)
+            get = lambda store: bytes(store.get_range(name, start=start, length=length))  # noqa: E731
+            return self.of_store(get)
 
         if 0 < size <= PIECE:
             yield bring(0)

@@ -27,7 +27,7 @@ class Command:
     def __init__(self, name: str) -> None:
         self.group = cgroup(name)
         self.process: subprocess.Popen[bytes] | None = None
-        # Inodes of files that were open for writing at a forced end, and when that was.
+        # Files that may be cut off in a write: inode -> time.time() of the signal that found them open.
         self.cut: dict[int, float] = {}
         self.deadline = 0.0  # time.monotonic() at which what is left is killed
         self.top = os.getpid()
@@ -96,12 +96,15 @@ class Command:
             reap(self.process.pid if self.process else 0)
 
     def note_cut(self, members: Iterable[int]) -> None:
-        """What stopped processes have open is cut off if they do not write to it any more."""
+        """Note the files that stopped processes have open for writing: the signal may cut them off."""
         self.cut |= dict.fromkeys(open_for_writing(members), time.time())
 
     def kill_leftovers(self) -> None:
-        """Kill the command of a worker that died here: boot.py has adopted it, as it has this one."""
-        self.top = os.getppid()
+        """Kill what the command of an earlier worker left. These processes are children of boot.py now,
+        as this worker is.
+        """
+        if os.getppid() > 1:
+            self.top = os.getppid()
         self.kill()
         self.top = os.getpid()
 
@@ -195,6 +198,7 @@ def open_for_writing(pids: Iterable[int]) -> set[int]:
         with contextlib.suppress(OSError):
             for entry in os.scandir(f"/proc/{pid}/fd"):
                 with contextlib.suppress(OSError):
+                    # The link's own mode tells how the file was opened.
                     is_written = entry.stat(follow_symlinks=False).st_mode & stat.S_IWUSR
                     if is_written and stat.S_ISREG(entry.stat().st_mode):
                         found.add(entry.stat().st_ino)

@@ -226,6 +226,7 @@ def metadata(config: Config, job: Job, key: str) -> dict[str, str]:
         "berg-job": job.name,
         "berg-job-sha256": job.sha256,  # it runs no other
         "berg-endpoint": config.endpoint,
+        "berg-rows": str(len(job.rows) or ""),  # a machine that cannot work leaves the others alone
         "enable-guest-attributes": "TRUE",  # where it writes its ssh host keys
         "ssh-keys": f"root:{key}" if key else "",
     }
@@ -368,10 +369,11 @@ def name_is_taken(config: Config, name: str) -> str:
 
 
 def has_group(config: Config, name: str) -> bool:
-    """Whether there is a group of this name, which makes machines again."""
-    columns = "items/*/instanceGroupManagers(name),nextPageToken"
+    """Whether there is a group of this name that makes machines again."""
+    columns = "items/*/instanceGroupManagers(name,targetSize),nextPageToken"
     query = {"filter": f'name="{name}"', "fields": columns}
-    return any(google.items(config, "/aggregated/instanceGroupManagers", **query))
+    groups = google.items(config, "/aggregated/instanceGroupManagers", **query)
+    return any(group.get("targetSize", 0) for group in groups)
 
 
 def order(name: str) -> tuple[str, int]:

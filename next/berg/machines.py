@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import requests
 
-from berg import google
+from berg import BergError, google
 from berg import job as jobs
 from berg.boot import HOST
 from berg.bucket import trouble
@@ -34,8 +34,8 @@ HOSTFILE = ROOT / "berg/hostfile"
 SSH, SSHD = Path("/root/.ssh"), Path("/etc/ssh")
 KEY = SSH / "berg_machines"  # with which the first machine logs in to the others
 MPI = Path("/usr/local/bin/mpi")
-# Options of Open MPI's: this machine starts all others, which have no key for each other; TCP on
-# the interface where they meet, not docker's; a program's threads may use all cores.
+# Open MPI: no tree of logins, as only rank 0 has the key; TCP on the machines' own interface, not
+# docker's; no binding to cores, so that threads may use all.
 MPIRUN = """\
 #!/bin/sh
 # Runs a program on all machines of the job, one process for each slot: mpi python train.py
@@ -47,7 +47,7 @@ MEETING = 600  # seconds in which all machines must have come
 POLL = 2  # seconds between two records, and two looks at those of the others
 SILENCE = 60  # looks without a new record, after which a machine counts as lost: two minutes
 LATE = 360  # seconds that rank 0 waits for the others' last results: their grace, and then some
-TICK = 2  # seconds between two moments that all machines take
+TICK = 2  # seconds between two ticks: all machines take moments of their results at the same ones
 SKEW = 0.02  # seconds by which the others look later than rank 0, whose files name theirs
 # How far a machine is. One that replaces a lost machine is `replaced` until the next attempt.
 PHASES = ["replaced", "come", "ready", "running", "ended", "saved"]
@@ -67,10 +67,10 @@ class Peers:
 
 
 def tick(run: Run) -> int:
-    """The number of the next moment that all machines take.
+    """The number of the next tick at which this machine takes a moment.
 
-    A machine whose passes take long takes every second, fourth, eighth one: so those of slow machines
-    meet, too, and most of the time is the command's.
+    A machine with slow passes takes every second, fourth, eighth … tick: as powers of two the ticks of
+    slow machines still meet, and most of the time is the command's.
     """
     step = 1
     while step * TICK < run.pass_seconds:
@@ -154,20 +154,22 @@ def enter(run: Run) -> None:
 
 
 def gather(run: Run, phase: str) -> None:
-    """Wait until all machines of this attempt are as far; raise Over if the job is to end.
+    """Wait until all machines have reached this phase of this attempt; raise EndEarly if the job is
+    to end.
 
     Once all have `come`, no machine of the attempt before writes results any more.
     """
     tell(run, phase)
-    end = time.monotonic() + MEETING
+    end, names = time.monotonic() + MEETING, run.job.machine_names
     while run.job.machines > 1:
-        phases = {rank: PHASES.index(row["phase"]) for rank, row in run.peers.records.items()}
-        missing = [name for rank, name in enumerate(run.job.machine_names) if rank not in phases]
+        phases = {rank: PHASES.index(row["phase"]) for rank, row in {**run.peers.records}.items()}
+        missing = [name for rank, name in enumerate(names) if rank not in phases]
         if not missing and min(phases.values()) >= PHASES.index(phase):
             return
         run.look()
         if missing and time.monotonic() > end:
-            raise TimeoutError(
+            run.peers.lost |= {names.index(name): "it did not come" for name in missing}
+            raise BergError(
                 f"{len(missing)} of {run.job.machines} machines did not come within "
                 f"{MEETING // 60} minutes: {', '.join(missing)}"
             )
@@ -175,8 +177,8 @@ def gather(run: Run, phase: str) -> None:
 
 
 def open_to_ssh(run: Run) -> None:
-    """Let the users log in whose keys the metadata have, and write this machine's host keys where no
-    other one can. Errors end nothing: a job needs no login.
+    """Authorize the ssh keys of the metadata, and publish this machine's host keys where no other one
+    can.
     """
     keys = run.facts.attributes.get("ssh-keys", "").splitlines()
     add_lines(SSH / "authorized_keys", [key.partition(":")[2] for key in keys])
@@ -249,7 +251,7 @@ def write_mpi(run: Run) -> None:
 
 
 def add_lines(file: Path, lines: list[str]) -> None:
-    """Add lines to a file that has not all of them, side by side."""
+    """Append lines to a file, unless it has just this block already."""
     text = "".join(f"{line}\n" for line in lines if line)
     known = file.read_text() if file.exists() else ""
     if text and text not in known:
@@ -282,7 +284,7 @@ def loss(run: Run) -> Ending | None:
     from berg.worker import Ending
 
     names = run.job.machine_names
-    for rank, reason in run.peers.lost.items():
+    for rank, reason in {**run.peers.lost}.items():
         if rank != run.rank:
             reason = f"{names[rank]} was lost: {reason}"
             return Ending("FAILED", reason, is_loss=run.job.returns)
@@ -316,13 +318,15 @@ def join(run: Run, ending: Ending) -> Ending:
     counts. A machine of a group that has nothing to do any more waits here for the others: without
     it Google would make another one.
     """
+    from berg.worker import SIGNALLED
+
     if run.job.machines == 1:
         return ending
     tell(run, "saved", **outcome(ending))
     is_long = ending.state == "SUCCEEDED" or not run.leads
-    end = time.monotonic() + (run.seconds if is_long else LATE)
+    end = time.monotonic() + (run.seconds - 30 if is_long else LATE)
     is_over = not run.leads and not run.job.returns
-    while not is_over and time.monotonic() < end:
+    while not is_over and time.monotonic() < end and not SIGNALLED:
         before, ending = ending, in_view_of_others(run, ending)
         if run.leads:
             saved = {rank for rank, row in run.peers.records.items() if row["phase"] == "saved"}
@@ -355,7 +359,7 @@ def outcome(ending: Ending) -> Record:
 
 def delete_lost(run: Run) -> None:
     """Delete the machines that cannot do it themselves, if they are still those of this job."""
-    for rank in run.peers.lost if run.job.machines > 1 else ():
+    for rank in [*run.peers.lost] if run.job.machines > 1 else ():
         name, known = run.job.machine_names[rank], run.peers.records.get(rank, {}).get("id")
         place = f"/zones/{run.facts.zone}/instances/{name}"
         try:

@@ -1,16 +1,16 @@
-"""A folder of results mirrored to a bucket, as it was at moments.
+"""Mirrors a folder of results to a bucket, and restores it.
 
-A pass looks at the folder twice, and opens what changed since the last pass at the first look: a
-file that is renamed over or deleted later can still be read. If nothing but logs changed until the
-second look, the folder at that instant is known, however long it then takes to send it. Where it
-never is quiet, the command is stopped for one look. When all is in the bucket, one object, the
-moment, lists every file with the generation of its object.
+A pass looks at the folder twice. At the first look it opens what changed since the last pass, so
+that a file that is replaced or deleted later can still be read. If nothing but logs changed by the
+second look, the folder is known as it was at that instant, however long sending takes. If the
+folder is never quiet, the command is stopped for one look. When everything is in the bucket, one
+more object, the moment, lists every file with the generation of its object.
 
-An object that a moment needs is copied aside, within the bucket, before it is replaced or deleted:
-the plain names have the newest files, for people. A file that a program has open for writing keeps
-the version before, unless it is a log; a machine that is alone takes no moment while one is
-rewritten, for at most 20 seconds. A restore makes a folder what the newest moment says, on a new
-disk and on an old one.
+Objects under plain names have the newest files, for people to look at. Before one that a recent
+moment needs is replaced or deleted, it is copied aside within the bucket. A file that a program has
+open for writing keeps its previous version in the moment, unless it is a log; a single machine
+waits up to 20 seconds for such files before it takes a moment. A restore makes the folder what the
+newest moment says, on a new disk or an old one.
 """
 
 import contextlib
@@ -42,11 +42,12 @@ from berg.job import kept_prefix, moments_prefix, parts_prefix
 
 TRIES, UNSTOPPED_TRIES = 4, 20  # looks for a quiet instant, where the command can be stopped or not
 COARSE = 5  # CLOCK_REALTIME_COARSE: of the times of files
-CLOCK_STEP = time.clock_getres(COARSE) + 0.001  # seconds in which files have one time
+CLOCK_STEP = time.clock_getres(COARSE) + 0.001  # changes this many seconds apart differ in mtime
 PATIENCE = 20  # seconds for which a file that is rewritten, or changes all the time, delays moments
 GAP = 5  # seconds for which a pass waits until a file that is being rewritten is closed
-QUIET = 10  # seconds after which an open file that does not change counts as whole, and for which
-# new ones delay
+# Seconds after which an open file that does not change counts as whole, and for which new files that
+# are still being written may delay a moment. Logs are sent this often in a long pass.
+QUIET = 10
 KEEP_DELETED = 3600  # seconds for which the bucket keeps what was deleted here
 VERIFY = 60  # seconds to the end that allow a last pass which reads every byte again
 LAST_TRIES = 10  # passes at the end over what the network, or a program, keeps from the bucket
@@ -54,9 +55,9 @@ HEAD = 64 << 10  # bytes at both ends of what was sent of a log, which tell whet
 TAIL = 8 << 20  # bytes of a log from which on only what is new is sent
 SMALL, HELD = 1 << 20, 256 << 20  # bytes of a file, and of all, that wait for sending in memory
 SMALL_DATABASE = 64 << 20  # bytes of one that is copied without a lock
-BEGINNING = 100  # bytes of a log that are others when it is begun again
+BEGINNING = 100  # the first bytes of a log: if they differ, it was begun anew
 LOGS = (".log", ".jsonl", ".csv", ".tsv", ".wandb")
-LOCKED = 2  # seconds for which one is tried that its program has locked
+LOCK_WAIT = 2  # seconds to wait for a database that its program has locked
 SQLITE, SHARED, PARTS = b"SQLite format 3\0", "-shm", ("-journal", "-wal", "-shm")
 JOURNAL = bytes.fromhex("d9d505f920a163d7")  # SQLite's magic of a journal
 RESERVED = 0x40000001  # the byte that its writer locks
@@ -70,9 +71,9 @@ OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe woul
 CUT = "it was being written: the last moment has the version before"
 
 TROUBLE: tuple[type[Exception], ...] = trouble()
-FINAL = "-final"  # ends the name of a machine's last moment
-# The same of one in which files that were being rewritten have the version before: of several
-# machines one is seldom quiet when the others are.
+FINAL = "-final"  # suffix of a machine's last moment
+# Suffix of a moment in which files that were being rewritten have their previous version. Only with
+# several machines: they are seldom all quiet at the same time.
 PARTLY = "-partly"
 WHOLE_AGE = 10  # ticks by which a moment may be older that is whole on all machines
 WRITER = "berg-writer"  # metadata: job, attempt and rank that wrote an object
@@ -82,7 +83,7 @@ Mark = tuple[int, int, int, int]  # inode, size, mtime and ctime: a version of a
 class Row(NamedTuple):
     """A file of a moment, and the generation of the object that has its bytes."""
 
-    size: int = 0  # -1: the object is none of this folder's
+    size: int = 0  # -1: the content of the object is not known, or not that of a file here
     crc: int = 0
     generation: int = 0
     mtime_ns: int = 0
@@ -91,17 +92,20 @@ class Row(NamedTuple):
     link: str = ""
 
 
+UNKNOWN = Row(size=-1)
+
+
 @dataclass
 class Pin:
     """A file that changed, open, as it was at a look."""
 
     file: IO[bytes]
     seen: os.stat_result
-    now: os.stat_result  # of the open file, which is a copy of a database
+    now: os.stat_result  # of `file`, which may be a copy: of a database, or in memory
     marks: dict[str, Mark]  # of the files whose content this is
     grows: bool = False  # a log: longer is as good
-    half: bool = False  # a program has it open to write another version
-    beginning: bytes = b""  # of a log, which another one has that is begun in its place
+    half: bool = False  # open for writing, or cut off in a write: the version before counts
+    beginning: bytes = b""  # first bytes of a log; a new log in its place begins differently
 
     @property
     def size(self) -> int:
@@ -137,55 +141,53 @@ class Mirror:
     folder: str
     bucket: Bucket
     where: str  # prefix of the plain objects, with a slash at its end
-    own: str  # the job's folder below these; with the others it shares the disk alone
+    own: str  # the job's own folder in `folder`; other jobs' folders lie beside it
     job: str
     disk: str  # the rank of its machine
     attempt: int = 1
     machines: int = 1
     first: bool = True  # of the machines: it lists what all restored
-    kept: int = 3  # moments; of several machines the newest that all have counts
+    newest: int = 3  # moments that stay; of several machines also the newest that all have
+    notes: str = ""  # a file on this disk that has what was restored, for a worker that takes over
     # Stops what writes the folder, for milliseconds; None where that is not allowed.
     stopped: Callable[[], contextlib.AbstractContextManager[Any]] | None = None
     on_bytes: Callable[[int], None] = lambda count: None
 
     rows: dict[str, Row] = field(default_factory=dict)  # of the last moment
     restored_rows: dict[str, Row] = field(default_factory=dict)  # of the moment that was restored
+    restored_marks: dict[str, Mark] = field(default_factory=dict)
     sent: dict[str, Row] = field(default_factory=dict)  # the newest object of each file
     marks: dict[str, Mark] = field(default_factory=dict)  # of the files that these have
-    restored_marks: dict[str, Mark] = field(default_factory=dict)
-    ends: dict[str, tuple[int, int]] = field(
-        default_factory=dict
-    )  # of logs: checksums of their beginning, and of both ends of what was sent
+    # Of logs: checksums of the beginning, and of both ends, of what was sent.
+    log_sums: dict[str, tuple[int, int]] = field(default_factory=dict)
     needed: dict[int, dict[str, Row]] = field(default_factory=dict)  # rows by number of a moment
     base: int = 0  # the number of what was restored
-    asides: set[str] = field(default_factory=set)
+    asides: set[str] = field(default_factory=set)  # names of the copies aside
     stale: list[Object] = field(default_factory=list)  # moments and copies of the attempts before
     gone: dict[str, float] = field(default_factory=dict)  # path -> when it was deleted here
     odd: dict[str, str] = field(default_factory=dict)  # path -> why the bucket cannot have it
     links: dict[str, str] = field(default_factory=dict)  # their targets at the last look
-    refused: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)  # path -> why it was not sent
     halves: set[str] = field(default_factory=set)  # being rewritten at the last look
     ever_whole: set[str] = field(default_factory=set)  # were whole at some look
-    delays_since: dict[str, float] = field(
-        default_factory=dict
-    )  # path -> when it began to delay moments
-    unchanged_since: dict[str, tuple[Mark, float]] = field(
-        default_factory=dict
-    )  # open files, since when they are so
+    # Path -> when it began to delay moments.
+    delays_since: dict[str, float] = field(default_factory=dict)
+    # Open files, and since when they are as they are.
+    unchanged_since: dict[str, tuple[Mark, float]] = field(default_factory=dict)
     copied: dict[str, float] = field(default_factory=dict)  # large databases -> when
     at_ns: int = 0  # of the last moment; of several machines, of the last one that all have
-    own_moments: dict[int, tuple[str, int]] = field(
-        default_factory=dict
-    )  # name and at_ns of this machine's moments
-    waiting_since: float = 0  # time.monotonic() of the first pass since then
+    own_moments: dict[int, tuple[str, int]] = field(default_factory=dict)  # their names and at_ns
+    waiting_since: float = 0  # time.monotonic() of the first pass since the last moment
     trouble: str = ""
-    was_late: bool = False  # the last instant was found at a second look
+    was_restless: bool = False  # the last instant was not found at the first look
     is_restored: bool = False  # before that, the folder is nobody's results
     ending: bool = False
     is_final: bool = False
     # Inodes of files whose program was ended in a write, and when that was.
     cut: dict[int, float] = field(default_factory=dict)
-    end: float = float("inf")  # time.monotonic() at which a pass is given up
+    deadline: float = float("inf")  # time.monotonic() at which a pass is given up
+    idle: float = 0  # seconds by which what is sent puts the deadline off
+    latest: float = 0  # but not beyond this time.monotonic()
 
     def __post_init__(self) -> None:
         signal.signal(signal.SIGIO, signal.SIG_IGN)  # of a lease that a program waits for
@@ -197,8 +199,8 @@ class Mirror:
         self.turn = threading.Lock()
 
     @property
-    def late(self) -> set[str]:
-        """The paths that have delayed moments for long, alone or together."""
+    def overdue(self) -> set[str]:
+        """Paths that may no longer delay a moment: they, or all together, did so for PATIENCE."""
         now, began = time.monotonic(), self.waiting_since or float("inf")
         return {path for path, at in self.delays_since.items() if now - min(at, began) >= PATIENCE}
 
@@ -207,8 +209,10 @@ class Mirror:
 
     def present(self, paths: Iterable[str]) -> dict[str, Object]:
         """The plain objects by path: of the job's own folder, and of others that it wrote to."""
-        tops = {path.split("/")[0] for path in paths if not path.startswith(f"{self.own}/")}
-        prefixes = {f"{self.own}/", *(f"{top}/" for top in tops - {self.own.split("/")[0]})}
+        others = {path for path in paths if not path.startswith(f"{self.own}/")}
+        folders = {path[: path.find("/") + 1] or path for path in others}
+        top = self.own.split("/")[0] + "/"
+        prefixes = folders | ({f"{self.own}/"} if top not in folders else set())
         found = [item for prefix in prefixes for item in self.bucket.list(self.where + prefix)]
         return {item.name[len(self.where) :]: item for item in found}
 
@@ -272,10 +276,12 @@ class Mirror:
             close(pins)
 
     def instant(self) -> tuple[dict[str, os.stat_result], dict[str, Pin], set[str], int]:
-        """What there is at an instant, what of it changed, and what was not quiet, if there
-        was no quiet one.
+        """Look until nothing changes between two looks, or the tries run out.
+
+        Returns all files, those that changed, open, the paths that were not quiet (none at a quiet
+        instant), and the instant's time. The caller closes the open files.
         """
-        self.was_late = False
+        self.was_restless = False
         for left in reversed(range(TRIES if self.stopped else UNSTOPPED_TRIES)):
             stopped = self.stopped if not left and not self.ending else None
             with stopped() if stopped else contextlib.nullcontext():
@@ -284,27 +290,31 @@ class Mirror:
                 time.sleep(CLOCK_STEP)  # a change after this has another time
                 at_ns, now = time.time_ns(), seen if stopped else self.look()
                 moving, may_lock = unpinned | self.changed(seen, now, pins), not (left or stopped)
-                copies = {
-                    path: self.copy_database(path, may_lock)
-                    for path in databases
-                    if not (left and moving)
-                }
+                copies, locked = {}, set()
+                for path in databases if not (left and moving) else ():
+                    is_large = seen[path].st_size > SMALL_DATABASE
+                    if is_large and stopped:  # it would be stopped for long
+                        continue
+                    if may_lock or is_large:
+                        locked.add(path)
+                        self.copied |= {path: time.monotonic()} if is_large else {}
+                    copies[path] = self.copy_database(path, path in locked)
                 if copies and not stopped:
                     at_ns = time.time_ns()
                     moving |= self.changed(seen, self.look(), pins)
                 if not (left and moving):
                     hold(sorted(pins.values(), key=lambda pin: -pin.seen.st_mtime_ns))
-            if may_lock:  # the copy is consistent in itself
-                moving = {path for path in moving if self.database(path) not in databases}
+            # A copy under a lock is consistent in itself.
+            moving = {path for path in moving if self.database(path) not in locked}
             for path in databases:
-                if merged := copies.get(path) and self.merged(path, copies[path], seen):
+                if merged := self.merged(path, copies.get(path, ""), seen):
                     pins[path] = merged
                 else:
                     moving.add(path)
             if not moving or not left:
                 break
             close(pins)
-            self.was_late = True
+            self.was_restless = True
         return seen, pins, moving, at_ns
 
     def changed(
@@ -359,7 +369,7 @@ class Mirror:
 
     def judged(self, path: str, pin: Pin, now: float) -> Pin:
         """Note whether a file grows, or is half written."""
-        last = self.sent.get(path, Row(size=-1))
+        last = self.sent.get(path, UNKNOWN)
         cut_at, changed_at = self.cut.get(pin.seen.st_ino), pin.seen.st_mtime
         # A handler of SIGTERM may have written the rest.
         is_cut = cut_at is not None and cut_at - QUIET < changed_at <= cut_at + CLOCK_STEP
@@ -372,7 +382,7 @@ class Mirror:
         has_grown = (last.grows or is_open) and self.has_grown(path, pin)
         is_named_log = path.endswith(LOGS) or "tfevents" in os.path.basename(path)
         has_lines = is_open and ends_in_lines(pin)
-        has_lines = has_lines and (is_other or has_grown or path in self.late)
+        has_lines = has_lines and (is_other or has_grown or path in self.overdue)
         if is_named_log or has_lines or (last.grows and has_grown):
             pin.follow()
         if is_open and not pin.grows and not (self.ending and self.database(path)):
@@ -383,20 +393,22 @@ class Mirror:
         return pin
 
     def has_grown(self, path: str, pin: Pin) -> bool:
-        """Whether a file begins as what was sent of it did, and ended."""
-        last = self.sent.get(path, Row(size=-1))
+        """Whether what was sent of a file is still its beginning; of logs both ends are compared."""
+        last = self.sent.get(path, UNKNOWN)
         with contextlib.suppress(Changed):
-            if path in self.ends and last.size <= pin.size:
-                return ends(pin, last.size) == self.ends[path]
-            return 0 <= last.size <= pin.size and checksum(pin.file, 0, last.size) == last.crc
+            if path in self.log_sums and last.size <= pin.size:
+                return log_sums(pin, last.size) == self.log_sums[path]
+            if 0 <= last.size <= pin.size and checksum(pin.file, 0, last.size) == last.crc:
+                self.log_sums |= {path: log_sums(pin, last.size)} if last.grows else {}
+                return True
         return False
 
     def is_begun_again(self, path: str, pin: Pin) -> bool:
-        """Whether a file is another than what was sent of it from the first bytes on."""
-        last = self.sent.get(path, Row(size=-1))
-        if path in self.ends and last.size <= pin.size:
+        """Whether a file was begun anew since it was sent: other first bytes, or shorter."""
+        last = self.sent.get(path, UNKNOWN)
+        if path in self.log_sums and last.size <= pin.size:
             with contextlib.suppress(Changed):
-                return ends(pin, last.size)[0] != self.ends[path][0]
+                return log_sums(pin, last.size)[0] != self.log_sums[path][0]
         return pin.size < last.size
 
     # --- databases
@@ -411,22 +423,18 @@ class Mirror:
             return base if file.read(len(SQLITE)) == SQLITE else ""
         return ""
 
-    def copy_database(self, path: str, may_lock: bool) -> str:
+    def copy_database(self, path: str, is_locked: bool) -> str:
         """Copy a database as it is at one moment to a new folder; return that, "" if it is busy.
 
         Its files are copied as they are, which SQLite recovers as after a crash: a lock could make
-        its program fail. It is taken for large ones, and where nothing else helps.
+        its program fail. One is taken for large databases, and where nothing else helps.
         """
         copy, place = tempfile.mkdtemp(prefix="berg-copy-"), self.path(path)
         try:
-            if os.stat(place).st_size > SMALL_DATABASE:
-                self.copied[path], may_lock = time.monotonic(), True
-            if may_lock:
-                source, target = (
-                    sqlite3.connect(f"file:{quote(place)}?mode=ro", uri=True, timeout=1),
-                    sqlite3.connect(f"{copy}/db"),
-                )
-                end = time.monotonic() + LOCKED
+            if is_locked:
+                source = sqlite3.connect(f"file:{quote(place)}?mode=ro", uri=True, timeout=1)
+                target = sqlite3.connect(f"{copy}/db")
+                end = time.monotonic() + LOCK_WAIT
 
                 def check(status: int, remaining: int, total: int) -> None:
                     if remaining and time.monotonic() > end:  # else it would try for ever
@@ -447,6 +455,8 @@ class Mirror:
 
     def merged(self, path: str, copy: str, seen: dict[str, os.stat_result]) -> Pin | None:
         """A copy of a database as one file."""
+        if not copy:
+            return None
         try:
             with contextlib.closing(sqlite3.connect(f"{copy}/db")) as database:
                 database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -488,6 +498,7 @@ class Mirror:
         finally:
             close(pins)
         self.ever_whole = (self.ever_whole | pins.keys() - self.halves) & seen.keys()
+        self.refused = {path: why for path, why in self.refused.items() if path in seen}
         now = time.monotonic()
         self.waiting_since = self.waiting_since or now
         # A new file that is being written is no reason to wait for long; at the end nothing is.
@@ -496,19 +507,25 @@ class Mirror:
         delaying = failed | moving | (set() if self.ending else waiting)
         since, hopeless = self.delays_since, self.refused.keys() | self.odd.keys()
         self.delays_since = {path: since.get(path, now) for path in delaying - hopeless}
-        is_whole = not self.delays_since.keys() - self.late
-        if number and self.first and self.was_late:
+        # A moment is whole if nothing delays it any more. A single machine waits for a whole one;
+        # several publish others, too, as PARTLY, unless something failed that a retry may bring.
+        is_whole = not self.delays_since.keys() - self.overdue
+        if number and self.first and self.was_restless:
             is_whole = False  # the others have looked before: its files may name theirs
-        # Of several machines one that only has half files does not wait: they count as they were.
-        is_unsure = bool((failed | moving) - hopeless - self.late)
+        is_unsure = bool((failed | moving) - hopeless - self.overdue)
         if not is_whole and (self.ending or not number or is_unsure):
             return False
-        self.publish(self.rows_at(seen, delaying | self.halves), at_ns, number, is_whole)
+        rows = self.rows_at(seen, delaying | self.halves)
+        now = time.monotonic()
+        for path in self.sent.keys() - rows.keys() - seen.keys() - self.gone.keys():
+            self.gone[path] = 0 if path.endswith(PARTS) else now
+        self.gone = {path: at for path, at in self.gone.items() if path not in rows}
+        self.publish(rows, at_ns, number, is_whole)
         return is_whole
 
-    def rows_at(self, seen: dict[str, os.stat_result], before: set[str]) -> dict[str, Row]:
-        """The rows of a moment: what was seen, as it was sent; of the paths in `before` the version
-        before, if there is one.
+    def rows_at(self, seen: dict[str, os.stat_result], unready: set[str]) -> dict[str, Row]:
+        """The rows of a moment: each file as it was last sent. A path in `unready` has its row of the
+        last moment instead, or none; a half file has its last whole version.
         """
         unread = tuple(path for path in self.odd if path.endswith("/"))
         rows = {path: row for path, row in self.rows.items() if unread and path.startswith(unread)}
@@ -516,12 +533,15 @@ class Mirror:
             is_sent = path in self.sent and self.sent[path].size >= 0
             if stat.S_ISLNK(about.st_mode):
                 time_ns, target = about.st_mtime_ns, self.links.get(path, "")
+                if not target:  # it was deleted between two looks
+                    continue
                 if target.startswith("/"):
                     target = os.path.relpath(target, os.path.dirname(self.path(path)))
+                # Generations are microseconds since 1970, too: `union` compares them.
                 rows[path] = Row(generation=time_ns // 1000, mtime_ns=time_ns, link=target)
-            elif is_sent and (path in self.halves or path not in before):
+            elif is_sent and (path in self.halves or path not in unready):
                 rows[path] = self.sent[path]  # of a half file the last whole version
-            elif path in before and path in self.rows:
+            elif path in unready and path in self.rows:
                 rows[path] = self.rows[path]
         return rows
 
@@ -531,7 +551,7 @@ class Mirror:
         try:
             sending = {pool.submit(self.send, path, pins[path]): path for path in paths}
             while left := wait(sending, 0.2 if sending else 0).not_done:
-                if time.monotonic() > self.end:
+                if time.monotonic() > self.deadline:
                     raise Hurry(f"{len(left)} files were not sent in time")
                 if time.monotonic() - looked > QUIET:
                     self.send_logs({sending[task] for task in left})
@@ -557,13 +577,13 @@ class Mirror:
         """Send a file as it was at the look; return whether the bucket has it."""
         with self.busy[path]:
             try:
-                row = self.brought(path, pin)
+                row = self.upload(path, pin)
             except Refused as error:
-                row = self.restored_rows.get(path, Row(size=-1))
+                row = self.restored_rows.get(path, UNKNOWN)
                 if not is_content(pin, row):
                     self.refused[path] = str(error)
                     return False
-                # It is as it was restored, and the object that of another machine, which goes on.
+                # It is as it was restored, and another machine has replaced the object.
             except UNSENT as error:
                 self.trouble = f"{path}: {error}"
                 return False
@@ -574,18 +594,18 @@ class Mirror:
                 mtime_ns=pin.seen.st_mtime_ns, mode=pin.seen.st_mode & 0o7777, grows=pin.grows
             )
             self.marks |= pin.marks
-            self.ends.pop(path, None)
+            self.log_sums.pop(path, None)
             with contextlib.suppress(Changed):
-                self.ends |= {path: ends(pin, row.size)} if pin.grows else {}
+                self.log_sums |= {path: log_sums(pin, row.size)} if pin.grows else {}
             return True
 
-    def brought(self, path: str, pin: Pin) -> Row:
-        """Make the bucket have a file; return its row."""
-        last, is_longer = self.sent.get(path, Row(size=-1)), pin.grows and self.has_grown(path, pin)
+    def upload(self, path: str, pin: Pin) -> Row:
+        """Send a file unless the bucket has it already; its row."""
+        last, is_longer = self.sent.get(path, UNKNOWN), pin.grows and self.has_grown(path, pin)
 
         def check(count: int) -> None:
             now = os.fstat(pin.file.fileno())
-            if time.monotonic() > self.end:
+            if time.monotonic() > self.deadline:
                 raise Hurry("there was no time left")
             is_same = (now.st_size, now.st_mtime_ns) == (pin.size, pin.now.st_mtime_ns)
             is_same = is_same or (pin.grows and pin.is_same_log())
@@ -599,7 +619,7 @@ class Mirror:
         if last.size == pin.size and checksum(pin.file, 0, pin.size, check=check) == last.crc:
             return last
         if not is_longer:
-            self.keep(path)
+            self.copy_aside(path)
         return self.put(path, pin, last.generation, check)
 
     def put(self, path: str, pin: Pin, generation: int, check: Callable[[int], None]) -> Row:
@@ -608,6 +628,8 @@ class Mirror:
         def counted(count: int) -> None:
             check(count)
             self.on_bytes(count)
+            if self.idle:
+                self.deadline = min(self.latest, time.monotonic() + self.idle)
 
         for _ in range(3):
             try:
@@ -623,14 +645,12 @@ class Mirror:
                 return Row(made.size, made.crc, made.generation)
             except Changed:
                 check(0)
-            there, begun = (
-                self.bucket.get(self.where + path),
-                self.restored_rows.get(path, Row(size=-1)),
-            )
+            there = self.bucket.get(self.where + path)
+            restored = self.restored_rows.get(path, UNKNOWN)
             crc = checksum(pin.file, 0, pin.size, check=check)
             if there and (there.size, there.crc) == (pin.size, crc):
                 return Row(there.size, crc, there.generation)  # of a write whose answer was lost
-            is_known = there and (there.size, there.crc) == (begun.size, begun.crc)
+            is_known = there and (there.size, there.crc) == (restored.size, restored.crc)
             if there and not (is_known or self.is_mine(there)):
                 raise Refused("the bucket has a file of that name which this machine did not write")
             generation = there.generation if there else 0
@@ -649,16 +669,14 @@ class Mirror:
         except Changed:
             made = self.bucket.get(self.where + path)
         self.bucket.delete(name)
-        is_ours = made and (made.about.get(WRITER), made.size, made.crc) == (
-            self.writer,
-            pin.size,
-            crc,
-        )
-        return Row(made.size, made.crc, made.generation) if made and is_ours else None
+        if made and (made.about.get(WRITER), made.size, made.crc) == (self.writer, pin.size, crc):
+            return Row(made.size, made.crc, made.generation)
+        return None
 
-    def keep(self, path: str) -> None:
+    def copy_aside(self, path: str) -> None:
         """Copy aside what a moment needs of the object that is about to be replaced or deleted."""
-        last, generation = self.sent.get(path, Row(size=-1)), self.sent.get(path, Row()).generation
+        last = self.sent.get(path, UNKNOWN)
+        generation = last.generation
         rows = [
             rows[path] for rows in [*self.needed.values()] if path in rows and not rows[path].link
         ]
@@ -721,20 +739,13 @@ class Mirror:
         self.needed[number] = rows  # from now on: a lost answer may mean that it is there
         with contextlib.suppress(Changed):
             self.bucket.put(name, io.BytesIO(data), len(data), 0)
-        now = time.monotonic()
-        self.gone |= {
-            path: 0 if path.endswith(PARTS) else now
-            for path in self.rows.keys() - rows.keys()
-            if path in self.sent
-        }
-        self.gone = {path: at for path, at in self.gone.items() if path not in rows}
         self.rows, self.is_final = rows, self.ending
-        self.clean(now)
+        self.clean(time.monotonic())
 
     def clean(self, now: float) -> None:
         """Delete old moments, copies that no moment needs, and what was deleted here long ago."""
         numbers = sorted(self.needed)
-        oldest, last = numbers[-self.kept :][0], numbers[-1]
+        oldest, last = numbers[-self.newest :][0], numbers[-1]
         if self.machines > 1:  # what a restore would bring if another machine were lost now
             prefix = f"{moments_prefix(self.job)}{self.attempt:04}/"
             last = common([each.name for each in self.bucket.list(prefix)], self.machines)[0]
@@ -760,8 +771,8 @@ class Mirror:
         self.asides &= needed
 
         def remove(path: str) -> None:
-            self.keep(path)
             with contextlib.suppress(Changed):  # it is another's now
+                self.copy_aside(path)
                 self.bucket.delete(self.where + path, generation=self.sent[path].generation)
             del self.sent[path], self.gone[path]
 
@@ -776,43 +787,52 @@ class Mirror:
 
     def give_up(self) -> None:
         """End the pass that another thread is in: the last one is more important."""
-        self.end = 0
+        self.deadline = 0
 
-    def finish(self, seconds: float, number: int = 0) -> dict[str, str]:
-        """Send all within some seconds, once no program runs any more; return what is not in the
-        bucket. A file that a program was rewriting when it was ended (`cut`) keeps the version before.
+    def finish(self, seconds: float, number: int = 0, longest: float = 0) -> dict[str, str]:
+        """Send all, once no program runs any more; return what is not in the bucket as it is, by path,
+        and why; "" stands for all, if something could not be sent.
+
+        It ends after so many seconds, or, while bytes are sent, `longest`. A file that a program was
+        rewriting when it was ended (`cut`) keeps the version before.
         """
         if not self.is_restored:
             return {}
-        self.end, self.ending = time.monotonic() + seconds, True
+        now, self.ending = time.monotonic(), True
+        self.deadline, self.latest = now + seconds, now + longest
+        self.idle = seconds if longest > seconds else 0
         self.delays_since, self.waiting_since = {}, 0
         is_whole, is_verified = False, seconds < VERIFY
         for _ in range(LAST_TRIES):
             self.trouble = ""
             is_whole |= self.sync(number)
-            if time.monotonic() > self.end or (is_verified and not self.trouble):
+            if time.monotonic() > self.deadline or (is_verified and not self.trouble):
                 break
             if self.trouble:
                 time.sleep(1)
             else:
                 is_verified = True
-                self.verify()
-        late = dict.fromkeys(self.halves, CUT) | dict.fromkeys(
-            self.delays_since.keys() - self.halves, self.trouble
-        )
-        return ({} if is_whole or late else {"": self.trouble}) | late | self.refused | self.odd
+                is_whole &= self.verify()
+        unsent = self.delays_since.keys() - self.halves
+        missing = dict.fromkeys(self.halves, CUT) | dict.fromkeys(unsent, self.trouble)
+        if unsent or not (is_whole or missing):
+            missing[""] = self.trouble or "the files changed all the time"
+        return missing | self.refused | self.odd
 
-    def verify(self) -> None:
-        """Let the next pass compare every byte, and send again what others changed in the bucket."""
-        self.marks, self.ends = {}, {}
+    def verify(self) -> bool:
+        """Let the next pass compare every byte, and send again what others changed in the bucket;
+        whether there is nothing of that.
+        """
+        self.marks, self.log_sums, is_right = {}, {}, True
         with contextlib.suppress(*TROUBLE):
             present = self.present(self.sent)
             for path, row in [*self.sent.items()]:
                 found = present.get(path)
                 if not found or (found.generation, found.crc) != (row.generation, row.crc):
-                    self.sent[path] = Row(
-                        size=-1, generation=found.generation if found and self.is_mine(found) else 0
-                    )
+                    is_right &= path not in self.rows
+                    ours = found.generation if found and self.is_mine(found) else 0
+                    self.sent[path] = UNKNOWN._replace(generation=ours)
+        return is_right
 
     # --- a restore
 
@@ -853,27 +873,50 @@ class Mirror:
         self.stale = [each for each in stale if int(each.name.split("/")[-3]) < self.attempt]
         self.rows, self.restored_rows, self.needed = rows, rows, {0: rows}
         self.restored_marks, self.ever_whole = {**self.marks}, {*rows}
+        if self.notes:
+            about = {"of": self.prefix, "rows": rows, "marks": self.restored_marks}
+            Path(self.notes).write_text(json.dumps(about))
         self.is_restored = True
         return new
 
     def take_over(self) -> None:
-        """Go on for a worker that died on this disk: what this machine said last is what it sent."""
-        mine = [each.name for each in self.bucket.list(self.prefix)]
-        last = json.loads(self.bucket.read(max(mine))) if mine else {"rows": {}, "gone": {}}
-        rows = {path: Row(*values) for path, values in last["rows"].items()}
-        plain = self.present(rows)
-        for path in rows.keys() & plain.keys():
-            if plain[path].generation == rows[path].generation:
-                self.sent[path] = rows[path]
-        self.take(plain, rows)
+        """Continue after a worker on this disk died: its last moments say what it had sent, and the
+        file of notes what it had restored.
+        """
+        with contextlib.suppress(OSError, ValueError):
+            noted = json.loads(Path(self.notes).read_text())
+            if noted["of"] == self.prefix:
+                self.restored_rows = {path: Row(*row) for path, row in noted["rows"].items()}
+                self.restored_marks = {path: tuple(each) for path, each in noted["marks"].items()}
+        self.needed = {0: self.restored_rows}
+        same = {
+            path: row
+            for path, row in self.restored_rows.items()
+            if self.restored_marks.get(path) == self.mark_here(path)
+        }
+        for item in self.bucket.list(self.prefix):
+            moment, number = json.loads(self.bucket.read(item.name)), number_of(item.name)
+            listed = {path: Row(*values) for path, values in moment["rows"].items()}
+            self.needed[number] = ({} if self.first else same) | listed
+            self.own_moments[number] = item.name, moment["at_ns"]
+            self.at_ns = moment["at_ns"]
+        self.base = max(self.needed)
+        self.rows = self.needed[self.base]
+        plain = self.present(self.rows)
+        for path in self.rows.keys() & plain.keys():
+            if plain[path].generation == self.rows[path].generation:
+                self.sent[path] = self.rows[path]
+        for path in same.keys() & self.sent.keys():
+            self.marks[path] = self.restored_marks[path]
+        self.take(plain, self.rows)
         copies = self.bucket.list(self.aside("", 0).rpartition("/")[0])
         self.asides = {each.name for each in copies}
-        self.base = max(map(number_of, mine), default=0)
-        self.own_moments = {number_of(name): (name, last.get("at_ns", 0)) for name in mine}
-        self.rows, self.needed, self.ever_whole = rows, {self.base: rows}, {*rows}
-        for path, (size, crc, link) in last["gone"].items():
-            self.restored_rows[path] = Row(size, crc, link=link)
-        self.is_restored = True
+        self.ever_whole, self.is_restored = {*self.rows}, True
+
+    def mark_here(self, path: str) -> Mark | None:
+        with contextlib.suppress(OSError):
+            return mark(os.lstat(self.path(path)))
+        return None
 
     def take(self, plain: dict[str, Object], rows: dict[str, Row]) -> None:
         """Note objects that are newer than a moment, and which this machine may replace."""
@@ -887,6 +930,8 @@ class Mirror:
         for path in {*self.look(), *self.odd} - rows.keys():
             if not path.endswith("/"):
                 os.unlink(self.path(path))
+                with contextlib.suppress(OSError):  # which belongs to a database
+                    os.unlink(self.path(path) + SHARED)
         for top, *_ in os.walk(self.folder, topdown=False):
             with contextlib.suppress(OSError):  # it is not empty
                 os.rmdir(top)
@@ -1002,14 +1047,12 @@ def download(
     object that may have grown since.
     """
     is_exact = there and (there.size, there.crc) == (row.size, row.crc)
-    for each in (
-        [name] * bool(is_exact)
-        + [aside] * bool(aside)
-        + [name] * bool(there and not is_exact and there.size >= row.size)
-    ):
-        with contextlib.suppress(Changed, FileNotFoundError):
-            bucket.download(str(each), to, row.size, row.crc, on_bytes)
-            return
+    is_longer = there and not is_exact and there.size >= row.size
+    for source in (name if is_exact else None, aside, name if is_longer else None):
+        if source:
+            with contextlib.suppress(Changed, FileNotFoundError):
+                bucket.download(source, to, row.size, row.crc, on_bytes)
+                return
     to.unlink(missing_ok=True)
     raise Changed(f"{name}: the bucket does not have it as the moment says")
 
@@ -1038,13 +1081,9 @@ def misnamed(name: str) -> str:
         size = len(name.encode())
     except UnicodeEncodeError:
         return "its name is not UTF-8"
-    return (
-        "its name has a line break"
-        if {"\r", "\n"} & {*name}
-        else "its name is too long"
-        if size > 1024
-        else ""
-    )
+    if "\r" in name or "\n" in name:
+        return "its name has a line break"
+    return "its name is too long" if size > 1024 else ""
 
 
 @functools.cache
@@ -1056,7 +1095,7 @@ def mark(seen: os.stat_result) -> Mark:
     return seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
 
 
-def ends(pin: Pin, size: int) -> tuple[int, int]:
+def log_sums(pin: Pin, size: int) -> tuple[int, int]:
     """The checksums of the beginning, and of both ends, of the first `size` bytes."""
     both = checksum(pin.file, max(0, size - HEAD), size, checksum(pin.file, 0, min(HEAD, size)))
     return checksum(pin.file, 0, min(BEGINNING, size)), both
@@ -1069,7 +1108,7 @@ def is_written(pin: Pin, age: float) -> bool:
         fcntl.fcntl(pin.file.fileno(), fcntl.F_SETLEASE, fcntl.F_UNLCK)
     except BlockingIOError:
         return True
-    except OSError:  # a file system without leases
+    except OSError:  # a file system without leases, or a file of another user
         return age < QUIET
     return False
 

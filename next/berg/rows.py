@@ -2,8 +2,8 @@
 
 A row is a job of its own on one machine, called <sweep>/<number>: its command has the row's values, and
 it has results, log, state and attempts of its own. Its state, .berg/rows/<sweep>/<number>.json, is also
-the claim: it is written at the generation that was read. A machine takes one row after the other, at
-last those of a machine that is lost. Whoever sees that nothing is left writes how the sweep ended.
+the claim: it is written at the generation that was read. A machine takes one row after the other, also
+those of a machine that is lost. Whoever sees that nothing is left writes how the sweep ended.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import math
 import re
 import string
 from dataclasses import replace
@@ -35,17 +36,20 @@ MOST = 10_000  # rows
 
 def make(cmd: str, grid: list[str], tasks: str) -> list[Values]:
     """The rows that options describe; raise BergError for what a command cannot have."""
-    columns = []
+    columns: list[list[tuple[str, str]]] = []
     for text in grid:
         name, _, values = text.partition("=")
         if not name.isidentifier() or not all(values.split(",")):
             raise BergError(f"--grid {text}: give NAME=VALUE,VALUE")
+        if name in {column[0][0] for column in columns}:
+            raise BergError(f"--grid {name} is given twice. Give all its values at once")
         columns.append([(name, value) for value in values.split(",")])
-    rows = [dict(pairs) for pairs in itertools.product(*columns)]
-    if tasks:
-        rows = [{**values, **row} for row in read(Path(tasks)) for values in rows]
-    if len(rows) > MOST:
-        raise BergError(f"{len(rows)} rows are more than {MOST}. Make several sweeps")
+    listed = read(Path(tasks)) if tasks else [{}]
+    count = len(listed) * math.prod(map(len, columns))
+    if count > MOST:
+        raise BergError(f"{count} rows are more than {MOST}. Make several sweeps")
+    grid_rows = [dict(pairs) for pairs in itertools.product(*columns)]
+    rows = [{**values, **row} for row in listed for values in grid_rows]
     try:
         named = {name for _, name, _, _ in string.Formatter().parse(cmd) if name is not None}
     except ValueError as error:
@@ -55,6 +59,10 @@ def make(cmd: str, grid: list[str], tasks: str) -> list[Values]:
             raise BergError(f"row {number} has no {missing[0]!r}, which the command names")
         if unused := sorted(row.keys() - named):
             raise BergError(f"the command does not name {unused[0]!r}: write {{{unused[0]}}} in it")
+        try:
+            cmd.format(**row)
+        except (ValueError, LookupError, AttributeError) as error:
+            raise BergError(f"row {number} does not fit the command: {error}") from None
     return rows
 
 
@@ -66,6 +74,9 @@ def read(file: Path) -> list[Values]:
             found = [json.loads(line) for line in text.splitlines() if line.strip()]
         else:
             found = [*csv.DictReader(text.splitlines())]
+        for number, row in enumerate(found):
+            if None in row or None in row.values():
+                raise ValueError(f"row {number} has too few or too many values")
         rows = [{name: str(value) for name, value in row.items()} for row in found]
     except (OSError, ValueError, AttributeError) as error:
         raise BergError(f"--tasks {file}: {error}. Give a CSV or JSONL file") from None
@@ -107,7 +118,7 @@ def describe(values: Values) -> str:
 
 
 def work(run: Run) -> Ending:
-    """Run rows until none is left for this machine; what then becomes of the machine."""
+    """Run rows until none is left for this machine; return the ending that says what becomes of it."""
     from berg import worker
 
     begin(run)
@@ -118,7 +129,7 @@ def work(run: Run) -> Ending:
         run.say(f"Row {row.job.name}: {row.job.cmd}")
         try:
             ending = worker.attempt(row)
-        except worker.NotMine as error:  # this machine was silent for long, and another one took it
+        except worker.NotMine as error:  # we were silent for so long that another one took the row
             run.say(f"Row {row.job.name}: {error}")
             continue
         run.say(f"Row {row.job.name} {ending.state} {ending.reason}".rstrip())
@@ -147,14 +158,19 @@ def take(run: Run) -> Run | None:
     from berg import worker
 
     states = jobs.row_states(run.bucket, run.job.name)
-    for number in range(len(run.job.rows)):
+    own = (
+        run.facts.id
+    )  # a row of this machine that has not ended comes first: its worker died in it
+    is_mine = {
+        n: state.machine_id == own and not state.is_final for n, (state, _) in states.items()
+    }
+    for number in sorted(range(len(run.job.rows)), key=lambda n: not is_mine.get(n)):
         job = row_job(run.job, number)
         state, generation = states.get(number, (None, 0))
         if state is None:
             state = replace(run.state, name=job.name, state=SUBMITTED, results=job.results)
             state.attempt, state.machines, state.times = 1, 1, {}
-        is_again = state.machine_id == run.facts.id and not state.is_final  # the worker died
-        if state.state != SUBMITTED and not is_again:
+        if state.state != SUBMITTED and not is_mine.get(number):
             if state.is_final or not is_lost(run, state):
                 continue
             state.attempt += 1
@@ -191,17 +207,17 @@ def end(run: Run, stop: Ending | None) -> Ending | None:
     from berg.worker import Ending
 
     states = {n: state for n, (state, _) in jobs.row_states(run.bucket, run.job.name).items()}
-    total, is_done = len(run.job.rows), [n for n, state in states.items() if state.is_final]
+    total, done = len(run.job.rows), sum(state.is_final for state in states.values())
     saved = {rank for rank, row in run.peers.records.items() if row["phase"] == "saved"}
-    if len(is_done) < total and len(saved | {run.rank}) < run.job.machines:
+    if done < total and len(saved | {run.rank}) < run.job.machines:
         return None
     failed = {n: state for n, state in states.items() if state.state == FAILED}
     killed = [n for n, state in states.items() if state.state == KILLED]
     if stop and stop.state == KILLED:
         ending = stop
-    elif len(is_done) < total:
+    elif done < total:
         reason = stop.reason if stop else "machines were lost"
-        ending = Ending(FAILED, f"{total - len(is_done)} of {total} rows have not ended: {reason}")
+        ending = Ending(FAILED, f"{total - done} of {total} rows have not ended: {reason}")
     elif failed:
         first = failed[min(failed)]
         which = ", ".join(map(str, sorted(failed)[:20]))

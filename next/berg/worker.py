@@ -3,7 +3,7 @@
     claim        read the job, and take its state
     attempt      all that follows, for a job or for each row of a sweep
     prepare      check the code out, restore the results, install; wait for the other machines
-    run_command  look once a second why it is to end; send its results meanwhile
+    run_command  run it, watch for reasons to end it, and send its results meanwhile
     finish       send the last results, and hear how it ended on the other machines
     conclude     write how it ended: from now on nothing needs this machine
 
@@ -49,14 +49,14 @@ SIGNALLED: list[float] = []  # when this process got SIGTERM: the machine shuts 
 GRACE, TAKEN_GRACE = 30, 15  # seconds between SIGTERM and SIGKILL; where Google takes the machine
 SAVING = 300  # seconds that are kept for the last results, or a fifth of the time
 TAKEN = 50  # seconds for them where Google takes the machine
-METADATA, SLOW = 300, 20  # seconds for which the metadata server is asked again; and at a time
-PASS, AGAIN = 10, 1  # seconds between two passes over the results; after one that gave no moment
+METADATA_RETRY, METADATA_TIMEOUT = 300, 20  # seconds: all tries together; one request
+PASS, AGAIN = 10, 1  # seconds between two passes over the results; after one without a whole moment
 LOG, LOOK = 2, 1  # seconds between two pieces of the log, and two looks at the metadata
 STATE = 20  # seconds after which the state is written again, so that readers see how old it is
-# Where else commands write, and folders there that have no work of anybody's.
+# Other places where commands may leave files, and folders to skip there.
 ELSEWHERE = ("/root", "/home", "/workspace", "/data", "/mnt", "/opt", "/srv")
 NO_WORK = {".git", "__pycache__", ".venv", ".cache", ".local", ".ssh"}
-SEARCH = 5  # seconds for a look at each of these
+SEARCH = 5  # seconds spent searching each of them
 PIECE = 64 << 20  # bytes of a log that are sent at once
 # Lines that say what failed: of tracebacks, compilers, shells and the kernel.
 TRACE = re.compile(
@@ -74,12 +74,12 @@ class Ending:
     reason: str = ""
     exit_code: int | None = None
     grace: float = GRACE
-    seconds: float = SAVING  # for the last results
-    is_loss: bool = False  # of a machine: where Google makes it again, the next attempt begins
-    is_firm: bool = False  # whatever became of the other machines
+    seconds: float = SAVING  # how long sending the last results may take
+    is_loss: bool = False  # a machine was lost; where Google replaces it, the next attempt begins
+    is_firm: bool = False  # what happens on the other machines does not change it
 
 
-class Over(Exception):
+class EndEarly(Exception):
     """The job is to end before its command runs."""
 
     def __init__(self, ending: Ending):
@@ -135,8 +135,9 @@ class Run:
     ending: Ending | None = None  # why it is to end, once that is known
     next_word: float = 0  # time.monotonic() of the next look at the metadata
     next_state: float = 0  # time.monotonic() at which the state is written again
-    pass_seconds: float = 0  # that the last pass over the results took, or thrice its CPU
-    is_over: bool = False  # the command has ended
+    pass_seconds: float = 0  # duration of the last pass over the results, or 3 x its CPU if more
+    has_ended: bool = False  # the command
+    is_taken: bool = False  # the job, by another machine
     kills_before: int = 0  # of the kernel, for want of memory, before the command
 
     @property
@@ -188,16 +189,16 @@ class Run:
     def look(self) -> None:
         """Raise Over if the job is to end before its command runs."""
         if ending := look(self):
-            raise Over(ending)
+            raise EndEarly(ending)
 
     def watch(self, process: subprocess.Popen[bytes]) -> int:
-        """Wait for a program of the preparation; raise Over if the job is to end meanwhile."""
+        """Wait for a program of the preparation; raise EndEarly if the job is to end meanwhile."""
         try:
             while (exit_code := process.poll()) is None:
                 self.look()
                 time.sleep(0.05)
             return exit_code
-        except Over:
+        except EndEarly:
             process.terminate()
             raise
 
@@ -209,17 +210,17 @@ BOOTED = time.clock_gettime(time.CLOCK_BOOTTIME) if "GCE_METADATA_HOST" in os.en
 def main() -> None:
     """Run this machine's job; the exit code tells boot.py what becomes of the machine."""
     parent = os.getppid()
-    facts = google.retry(Facts.read, METADATA)
+    facts = google.retry(Facts.read, METADATA_RETRY)
     attributes = facts.attributes
     config = Config(bucket=attributes["berg-bucket"], endpoint=attributes.get("berg-endpoint", ""))
-    config.project = google.retry(lambda: metadata("project/project-id"), METADATA)
+    config.project = google.retry(lambda: metadata("project/project-id"), METADATA_RETRY)
     signal.signal(signal.SIGTERM, lambda *_: SIGNALLED.append(time.monotonic()))
     try:
         run = claim(config, facts)
         with machines.beating(run):
             last = sweep(run) if run.job.rows else attempt(run)
         exit_code = {SUBMITTED: boot.CONTINUES, LEFT: boot.LEAVES}.get(last.state, boot.OVER)
-    except (NotMine, BergError) as error:
+    except NotMine as error:
         print(f"berg: {error}", flush=True)
         exit_code = boot.OVER
     if os.getppid() != parent:  # boot.py is dead, and nobody else would do it
@@ -244,6 +245,7 @@ def attempt(run: Run) -> Ending:
         attempt=run.state.attempt,
         machines=run.job.machines,
         first=run.leads,
+        notes=str(HOME / "restored"),
         stopped=run.command.frozen,
         cut=run.command.cut,
     )
@@ -273,7 +275,7 @@ def noted_ending(run: Run) -> Ending | None:
 
 def metadata(path: str) -> str:
     url = f"http://{boot.HOST}/computeMetadata/v1/{path}"
-    answer = requests.get(url, headers={"Metadata-Flavor": "Google"}, timeout=SLOW)
+    answer = requests.get(url, headers={"Metadata-Flavor": "Google"}, timeout=METADATA_TIMEOUT)
     if answer.status_code != 200:
         raise requests.ConnectionError(f"{url}: {answer.status_code}")
     return str(answer.text)
@@ -290,7 +292,8 @@ def claim(config: Config, facts: Facts) -> Run:
     log = log_file(HOME, facts)
     command = Command(facts.id)
     run = Run(config, bucket, facts, job, state, generation, features.of(job), log, command, rank)
-    machines.open_to_ssh(run)
+    with contextlib.suppress(OSError, ValueError):  # a job needs no login
+        machines.open_to_ssh(run)
     if job.rows:
         return run
     if run.leads and state.state != SUBMITTED and state.machine_id != facts.id:
@@ -300,8 +303,9 @@ def claim(config: Config, facts: Facts) -> Run:
         run.say(f"{state.machine} was lost; this is attempt {run.state.attempt}")
     if not run.leads:
         machines.enter(run)
-    run.write_state(STARTING, machine=facts.name, machine_id=facts.id, zone=facts.zone)
-    run.say(f"Started on {facts.name} in {facts.zone}")
+    if not run.has_begun:
+        run.write_state(STARTING, machine=facts.name, machine_id=facts.id, zone=facts.zone)
+        run.say(f"Started on {facts.name} in {facts.zone}")
     return run
 
 
@@ -313,7 +317,7 @@ def log_file(folder: Path, facts: Facts) -> Path:
 
 
 def ending_of(run: Run, mirror: Mirror) -> Ending:
-    """Prepare the machine and run the command; how that ended."""
+    """Prepare the machine and run the command; return how that ended."""
     if run.has_begun:
         run.command.kill_leftovers()
         mirror.take_over()
@@ -322,7 +326,7 @@ def ending_of(run: Run, mirror: Mirror) -> Ending:
     try:
         prepare(run, mirror)
         return run_command(run, mirror)
-    except Over as error:
+    except EndEarly as error:
         return error.ending
     except install.Failed as error:
         return Ending("FAILED", str(error), error.code)
@@ -386,23 +390,25 @@ def run_command(run: Run, mirror: Mirror) -> Ending:
         run.say("Ready for berg ssh" if waits else f"Running: {job.cmd}")
         kept = {key: text for key, text in os.environ.items() if not key.startswith("PYTHON")}
         command.start(run.words, run.cwd, {**kept, **run.variables}, run.log)
-        with every(lambda: pause(run, mirror), lambda: make_pass(run, mirror)):
-            while (exit_code := command.poll()) is None:
-                if not run.ending and (ending := look(run)):
-                    run.ending = ending
-                    run.say(f"Stopping: {ending.reason}")
-                    command.ask_to_end(ending.grace)
-                command.kill_late()
-                time.sleep(0.05)
-            run.is_over = True
-            mirror.give_up()
-        if left := command.end_leftovers():
-            run.say(f"Ended {left} processes that the command left running")
+        try:
+            with every(lambda: pause(run, mirror), lambda: make_pass(run, mirror)):
+                while (exit_code := command.poll()) is None:
+                    if not run.ending and (ending := look(run)):
+                        run.ending = ending
+                        run.say(f"Stopping: {ending.reason}")
+                        command.ask_to_end(ending.grace)
+                    command.kill_late()
+                    time.sleep(0.05)
+                run.has_ended = True
+                mirror.give_up()
+        finally:
+            if left := command.end_leftovers():
+                run.say(f"Ended {left} processes that the command left running")
     if run.ending:
         return replace(run.ending, exit_code=run.ending.exit_code or exit_code)
     if exit_code:
-        return Ending("FAILED", reason_of(run, exit_code), exit_code)
-    return Ending("SUCCEEDED", "", 0)
+        return Ending("FAILED", reason_of(run, exit_code), exit_code, seconds=run.seconds)
+    return Ending("SUCCEEDED", "", 0, seconds=run.seconds)
 
 
 def memory_kills() -> int:
@@ -432,7 +438,7 @@ def make_pass(run: Run, mirror: Mirror) -> None:
         number = machines.tick(run)
         at = number * machines.TICK + machines.SKEW * (run.rank > 0)
         while (seconds := at - run.bucket.time()) > 0:
-            if run.is_over:
+            if run.has_ended:
                 return
             time.sleep(min(seconds, 0.2))
     began, cpu = time.monotonic(), time.process_time()
@@ -441,11 +447,14 @@ def make_pass(run: Run, mirror: Mirror) -> None:
     synced = jobs.now(mirror.at_ns / 1e9 + run.bucket.offset) if mirror.at_ns else ""
     if run.leads and synced and not run.ending and time.monotonic() > run.next_state:
         run.next_state = time.monotonic() + STATE
-        run.write_state(RUNNING, synced_until=synced)
+        try:
+            run.write_state(RUNNING, synced_until=synced)
+        except NotMine:
+            run.is_taken = True
 
 
 def pause(run: Run, mirror: Mirror) -> float:
-    """Seconds until the next pass: soon after one that gave no moment."""
+    """Seconds until the next pass: few after one without a whole moment."""
     if run.job.machines > 1:
         return 0
     return AGAIN if mirror.waiting_since else PASS
@@ -453,6 +462,8 @@ def pause(run: Run, mirror: Mirror) -> float:
 
 def look(run: Run) -> Ending | None:
     """Why the job is to end: a user, Google, the time, another machine or a feature says so."""
+    if run.is_taken:
+        return Ending("KILLED", "another machine goes on with it", is_firm=True)
     reasons: list[Callable[[Run], Ending | None]] = [killed_or_taken, out_of_time, machines.look]
     for reason in (*reasons, *(feature.look for feature in run.features)):
         if ending := reason(run):
@@ -468,14 +479,14 @@ def killed_or_taken(run: Run) -> Ending | None:
     facts = None
     with contextlib.suppress(requests.RequestException, ValueError, KeyError):
         facts = Facts.read()
-    words = ["berg-kill", f"berg-kill-{rows.number_of(run.job.name)}"]
-    for user in [facts.attributes[word] for word in words if facts and word in facts.attributes]:
+    words, is_loss = facts.attributes if facts else {}, run.job.returns
+    user = words.get("berg-kill") or words.get(f"berg-kill-{rows.number_of(run.job.name)}")
+    if user:
         return Ending("KILLED", f"killed by {user}", is_firm=True)
     if facts and facts.preempted:
-        return Ending("LOST", "Google took the machine", None, TAKEN_GRACE, TAKEN, is_loss=True)
+        return Ending("LOST", "Google took the machine", None, TAKEN_GRACE, TAKEN, is_loss)
     if SIGNALLED:
-        reason, is_loss = "the machine was shut down", run.job.returns
-        return Ending("KILLED", reason, None, TAKEN_GRACE, TAKEN, is_loss)
+        return Ending("KILLED", "the machine was shut down", None, TAKEN_GRACE, TAKEN, is_loss)
     return None
 
 
@@ -488,28 +499,28 @@ def out_of_time(run: Run) -> Ending | None:
 
 
 def finish(run: Run, mirror: Mirror, ending: Ending) -> Ending:
-    """Send the last results; the ending that is written."""
+    """Send the last results, and hear of the other machines; return the ending that is written."""
     machines.tell(run, "ended", **machines.outcome(ending))
     with contextlib.suppress(NotMine):
         run.write_state(UPLOADING)
     save_commits(run)
     number = machines.tick(run) if run.job.machines > 1 else 0
-    seconds = min(ending.seconds, max(run.seconds - 10, 10))
-    missing = mirror.finish(seconds, number)
-    for folder, (count, size) in written_elsewhere(run)[:10] if run.seconds > SAVING else ():
-        run.say(
-            f"Not saved, as it is outside of the results: {folder}: {count} files, {size:,} bytes"
-        )
-    ending = machines.join(run, ending)
-    if run.leads:
-        machines.delete_lost(run)
+    most = max(run.seconds - 10, 10)
+    missing = mirror.finish(min(ending.seconds, SAVING, most), number, min(ending.seconds, most))
     for path, reason in [*missing.items()][:20]:
         run.say(f"Not saved as it is: {path or 'the results'}: {reason}")
     run.state.missing = dict([*missing.items()][:100])
     if "" in missing and ending.state == "SUCCEEDED":
-        ending = replace(
-            ending, state="FAILED", reason=f"results are not in the bucket: {missing['']}"
-        )
+        reason = f"results are not in the bucket: {missing['']}"
+        ending = replace(ending, state="FAILED", reason=reason)
+    if run.seconds > SAVING and not ending.is_loss and not SIGNALLED:
+        for folder, (count, size) in written_elsewhere(run)[:10]:
+            run.say(
+                f"Not saved, as it is outside of the results: {folder}: {count} files, {size:,} bytes"
+            )
+    ending = machines.join(run, ending)
+    if run.leads:
+        machines.delete_lost(run)
     for feature in reversed(run.features):
         ending = feature.ended(run, ending)
     run.say(f"Job {run.job.name} {ending.state} {ending.reason}".rstrip())
@@ -537,11 +548,11 @@ def written_elsewhere(run: Run) -> list[tuple[str, tuple[int, int]]]:
         return []
     since = BEGAN.stat().st_mtime
     repo = code.ROOT / "code" / run.job.repo
+    skipped = {str(HOME), str(RESULTS), str(repo)}  # saved, or searched as a place of its own
     for top in [repo, *map(Path, ELSEWHERE)]:
         end = time.monotonic() + SEARCH
-        known = {str(HOME), str(RESULTS), str(repo)}  # the checkout is looked at by itself
         for folder, names, files in os.walk(top):
-            names[:] = [n for n in names if n not in NO_WORK and f"{folder}/{n}" not in known]
+            names[:] = [n for n in names if n not in NO_WORK and f"{folder}/{n}" not in skipped]
             group = str(Path(top, *Path(folder).relative_to(top).parts[:1]))
             for name in files:
                 with contextlib.suppress(OSError):
@@ -571,9 +582,12 @@ class LogSender:
 
     def send(self) -> None:
         with self.run.log.open("rb") as file:
-            while file.seek(self.sent) == self.sent and (piece := file.read(PIECE)):
+            while True:
+                file.seek(self.sent)
+                if not (piece := file.read(PIECE)):
+                    return
                 try:
-                    made = self.sent_with(piece)
+                    made = self.append(piece)
                 except Changed:  # an earlier try whose answer was lost
                     present = self.run.bucket.get(self.name)
                     if not present or checksum(file, 0, present.size) != present.crc:
@@ -581,8 +595,8 @@ class LogSender:
                     made = present
                 self.sent, self.generation = made.size, made.generation
 
-    def sent_with(self, piece: bytes) -> Object:
-        """The object once it has a piece more."""
+    def append(self, piece: bytes) -> Object:
+        """Append a piece to the log in the bucket; return its object."""
         bucket = self.run.bucket
         if not self.generation:
             return bucket.write(self.name, piece, 0)
@@ -594,7 +608,9 @@ class LogSender:
 def every(
     seconds: Callable[[], float], step: Callable[[], Any], last: bool = False
 ) -> Iterator[None]:
-    """Do something again and again meanwhile, and with `last` once more; an error ends nothing."""
+    """Call `step` again and again in a thread meanwhile, and with `last` once more. Errors are printed,
+    and end nothing, but NotMine.
+    """
     over = threading.Event()
 
     def repeat() -> None:
@@ -602,8 +618,8 @@ def every(
             began = time.process_time()
             try_it()
             # A step that takes much CPU, of a folder with many files, makes its pause longer.
-            pause = seconds()
-            over.wait(pause and max(pause, 2 * (time.process_time() - began)))
+            wait = seconds()
+            over.wait(wait and max(wait, 2 * (time.process_time() - began)))
         if last:
             try_it()
 

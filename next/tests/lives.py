@@ -67,6 +67,7 @@ class Lab:
             "berg_results/",
             own=job,
             job=job,
+            notes=f"{folder}.notes",
             **{"disk": "0", **given},
         )
 
