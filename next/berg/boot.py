@@ -4,7 +4,8 @@
 One file of the standard library, for Python 3.8. Where there is systemd it makes a unit, which gets
 SIGTERM when the machine shuts down and keeps the network until it has ended; if this file dies, the
 unit ends what it left and starts it again. A worker that dies is started again; the last line
-deletes the machine, whatever happened.
+deletes the machine, whatever happened. A devbox is switched off instead, and keeps its disk, unless a
+user killed it.
 """
 
 import ctypes
@@ -21,7 +22,7 @@ import urllib.error
 import urllib.request
 import zipfile
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any, Dict, Optional
 from urllib.parse import quote
 
 ROOT = Path(os.environ.get("BERG_ROOT", "/root"))
@@ -30,8 +31,8 @@ Facts = Dict[str, str]  # the attributes of this instance; Python 3.8 knows no d
 HOST = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
 TRIES = 3  # of a worker that dies
 # Exit codes of the worker: the job is over; the group makes another machine, which continues; the
-# others go on without this machine.
-OVER, CONTINUES, LEAVES = 0, 75, 76
+# others go on without this machine; a devbox goes off.
+OVER, CONTINUES, LEAVES, STOPS = 0, 75, 76, 77
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of linux/prctl.h
 UNIT = """\
 [Unit]
@@ -135,27 +136,31 @@ def report(facts: Facts, text: str) -> None:
         print(f"berg: no log of this could be written: {error}", flush=True)
 
 
-def delete_machine(ended: int = OVER) -> None:
+def delete_machine(ended: Optional[int] = None) -> None:
     """Delete this machine, however often that fails; if the job is over, with the group that would
-    make it again.
+    make it again. A devbox only goes off. Without `ended` no worker could work.
     """
     while True:
         try:
-            return ask_for_deletion(ended)
+            return ask_for_end(ended)
         except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
             print(f"berg: this machine could not be deleted: {error}", flush=True)
         time.sleep(60)
 
 
-def ask_for_deletion(ended: int) -> None:
+def ask_for_end(ended: Optional[int]) -> None:
     facts: Facts = json.loads(metadata("instance/?recursive=true"))["attributes"]
+    if ended is None:  # the other machines of a sweep go on
+        ended = STOPS if "berg-devbox" in facts else LEAVES if "berg-rows" in facts else OVER
     base = facts.get("berg-endpoint", "https://compute.googleapis.com")
     project = metadata("project/project-id").decode()
     zone = metadata("instance/zone").decode().rpartition("/")[2]
     path = "zones/{}/instances/{}".format(zone, metadata("instance/name").decode())
     url, group = base + "/compute/v1/projects/" + project + "/", facts.get("created-by", "")
     group = group.split("/", 2)[2] if "/instanceGroupManagers/" in group else ""
-    if group and ended == LEAVES:
+    if ended == STOPS:
+        authorized(url + path + "/stop", "POST", b"")
+    elif group and ended == LEAVES:
         body = json.dumps({"instances": [path], "skipInstancesOnValidationError": True}).encode()
         authorized(url + group + "/deleteInstances", "POST", body)
     else:
@@ -176,10 +181,8 @@ def unit() -> bool:
     return not any(done)
 
 
-def work(facts: Facts) -> int:
-    """Run the worker until it ends by itself, three times if it dies; return what becomes of the
-    machine.
-    """
+def work(facts: Facts) -> Optional[int]:
+    """Run the worker until it ends by itself; return its exit code, None if it died three times."""
     shutil.rmtree(str(BERG / "app"), ignore_errors=True)
     (BERG / "app.zip").write_bytes(bring(facts, facts["berg-dist"], facts["berg-dist-sha256"]))
     with zipfile.ZipFile(str(BERG / "app.zip")) as archive:
@@ -194,16 +197,11 @@ def work(facts: Facts) -> int:
             worker = subprocess.Popen(words, stderr=file)
         signal.signal(signal.SIGTERM, lambda *_, child=worker: child.terminate())
         ended = worker.wait()
-        if ended in (OVER, CONTINUES, LEAVES):
+        if ended in (OVER, CONTINUES, LEAVES, STOPS):
             return ended
         last = errors.read_text(errors="replace").strip().rpartition("\n")[2]
         report(facts, f"the worker ended with exit code {ended}: {last}")
-    return failed(facts)
-
-
-def failed(facts: Facts) -> int:
-    """What becomes of a machine that cannot work: the others of a sweep go on."""
-    return LEAVES if "berg-rows" in facts else OVER
+    return None
 
 
 def main() -> None:
@@ -213,13 +211,12 @@ def main() -> None:
     if sys.argv[1:] != ["work"] and unit():
         return None
     facts: Facts = {}
-    ended = OVER
+    ended = None
     try:
         facts = json.loads(metadata("instance/?recursive=true"))["attributes"]
         ended = work(facts)
     except Exception as error:
         report(facts, f"{type(error).__name__}: {error}")
-        ended = failed(facts)
     return delete_machine(ended)
 
 

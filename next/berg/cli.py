@@ -14,6 +14,7 @@ from berg import BergError, __version__, clients, features, terminal
 CORE = {  # command -> its module; a module is imported when its command runs
     "run": "run", "devbox": "run", "rerun": "run",
     "list": "jobs", "show": "jobs", "wait": "jobs", "kill": "jobs", "rm": "jobs",
+    "stop": "jobs", "start": "jobs",
     "log": "logs", "tail": "logs",
     "fetch": "fetch",
     "ssh": "ssh",

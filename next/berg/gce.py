@@ -37,6 +37,7 @@ NO_ROOM = {
     "UNSUPPORTED_OPERATION",
     "RESOURCE_NOT_READY",
 }
+DEVBOX = "devbox"  # label berg-kind of one
 NO_QUOTA = ("QUOTA_EXCEEDED", "quotaExceeded")
 QUOTA_PAGE = "https://console.cloud.google.com/iam-admin/quotas"
 BOOT = Path(__file__).with_name("boot.py")
@@ -81,6 +82,10 @@ class Machine:
     @property
     def path(self) -> str:
         return f"/zones/{self.zone}/instances/{self.name}"
+
+    @property
+    def is_devbox(self) -> bool:
+        return self.labels.get("berg-kind") == DEVBOX
 
     @property
     def is_on(self) -> bool:
@@ -183,7 +188,7 @@ def find_image(config: Config, name: str) -> str:
 def body(config: Config, job: Job, shape: Shape, disk_gb: int) -> dict[str, Any]:
     """The request for a machine, with bare names of types; `in_zone` completes it."""
     labels = {"berg": "1", "berg-bucket": bucket_label(config), "berg-job": job.name}
-    labels["berg-user"] = job.user
+    labels |= {"berg-user": job.user, "berg-kind": DEVBOX if job.is_devbox else "job"}
     is_new = shape.machine_type.startswith(HYPERDISK)
     disk = {
         "sourceImage": job.image,
@@ -198,8 +203,8 @@ def body(config: Config, job: Job, shape: Shape, disk_gb: int) -> dict[str, Any]
     scheduling: dict[str, Any] = {
         "maxRunDuration": {
             "seconds": str(job.max_seconds)
-        },  # then Google deletes it, whatever happens
-        "instanceTerminationAction": "DELETE",
+        },  # then Google ends it, whatever happens
+        "instanceTerminationAction": "STOP" if job.is_devbox else "DELETE",
         "automaticRestart": False,
     }
     if shape.gpus:
@@ -226,6 +231,7 @@ def metadata(config: Config, job: Job, key: str) -> dict[str, str]:
         "berg-job": job.name,
         "berg-job-sha256": job.sha256,  # it runs no other
         "berg-endpoint": config.endpoint,
+        "berg-devbox": "1" if job.is_devbox else "",  # it goes off, and keeps its disk
         "berg-rows": str(len(job.rows) or ""),  # a machine that cannot work leaves the others alone
         "enable-guest-attributes": "TRUE",  # where it writes its ssh host keys
         "ssh-keys": f"root:{key}" if key else "",
@@ -401,13 +407,11 @@ def machine_of(row: dict[str, Any]) -> Machine:
     )
 
 
-def delete(config: Config, job: str, sha256: str = "") -> list[str]:
-    """Delete the machines of a job, and wait; return their names."""
-    found = machines(config, job, "", sha256)
-    running = [
-        (machine, google.call(config, "DELETE", machine.path)) for machine in found if machine
-    ]
-    for _machine, operation in running:
+def delete(config: Config, job: str, sha256: str = "", ids: set[str] | None = None) -> list[str]:
+    """Delete the machines of a job, of `ids` only these, and wait; return their names."""
+    found = [row for row in machines(config, job, "", sha256) if ids is None or row.id in ids]
+    running = [google.call(config, "DELETE", machine.path) for machine in found]
+    for operation in running:
         google.wait(config, operation)
     return [machine.name for machine in found]
 

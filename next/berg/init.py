@@ -15,6 +15,7 @@ RIGHTS = [  # of a machine in its project
     "compute.instances.get",
     "compute.instances.list",
     "compute.instances.delete",
+    "compute.instances.stop",  # a devbox
     "compute.instanceGroupManagers.update",  # to leave a group that goes on
     "compute.instanceGroupManagers.delete",
     "compute.instanceGroups.delete",

@@ -25,6 +25,7 @@ from berg.bucket import Bucket, Changed, Object
 
 SUBMITTED, STARTING, INSTALLING = "SUBMITTED", "STARTING", "INSTALLING"
 RUNNING, UPLOADING = "RUNNING", "UPLOADING"
+STOPPED = "STOPPED"  # a devbox that is off
 SUCCEEDED, FAILED, KILLED, LOST = "SUCCEEDED", "FAILED", "KILLED", "LOST"
 FINAL = (SUCCEEDED, FAILED, KILLED, LOST)
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,56}[a-z0-9])?")

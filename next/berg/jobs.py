@@ -1,4 +1,4 @@
-"""Jobs that exist: list, show, wait, kill and rm."""
+"""Jobs that exist: list, show, wait, kill, rm, stop and start."""
 
 import contextlib
 import sys
@@ -9,12 +9,13 @@ from typing import Any
 
 import click
 
-from berg import BergError, features, gce, rows, terminal
+from berg import BergError, features, gce, google, rows, terminal
 from berg import job as records
 from berg.bucket import Bucket, Changed
 from berg.config import Config
 from berg.gce import Machine
-from berg.job import KILLED, LOST, SUBMITTED, SUCCEEDED, UPLOADING, Job, State
+from berg.google import GoogleError
+from berg.job import KILLED, LOST, STOPPED, SUBMITTED, SUCCEEDED, UPLOADING, Job, State
 
 POLL = 2  # seconds between two looks at a job
 PATIENCE = 90  # seconds that `berg kill` waits until a machine ends its command
@@ -28,13 +29,21 @@ def observed(config: Config) -> tuple[list[State], list[Machine]]:
         listed = pool.submit(gce.machines, config)
         states = records.states(bucket)
         machines = listed.result()
-    running = {machine.job for machine in machines if machine.is_on}
-    return [judged(config, state, state.name in running) for state in states], machines
+    own: dict[str, list[Machine]] = {}
+    for machine in machines:
+        own.setdefault(machine.job, []).append(machine)
+    return [judged(config, state, own.get(state.name, [])) for state in states], machines
 
 
-def judged(config: Config, state: State, has_machine: bool) -> State:
-    """A state as it is in truth: a job without a machine for long, for which none will come, is LOST."""
-    if state.is_final or has_machine or records.age(state.changed_at) < records.SILENT:
+def judged(config: Config, state: State, machines: list[Machine]) -> State:
+    """A state as it is in truth: a devbox whose machines are off is STOPPED, a job without a machine for
+    long, for which none will come, is LOST.
+    """
+    if state.is_final or any(machine.is_on for machine in machines):
+        return state
+    if machines and state.is_devbox:
+        return replace(state, state=STOPPED, times={**state.times, STOPPED: state.changed_at})
+    if records.age(state.changed_at) < records.SILENT:
         return state
     if state.returns and gce.has_group(config, state.name):
         return state
@@ -52,8 +61,7 @@ def find(config: Config, name: str) -> State:
         name = mine[-1].name
     state, _ = records.read_state(bucket, name)
     if not state.is_final and records.age(state.changed_at) >= records.SILENT:
-        machines = gce.machines(config, name, state.zone)
-        return judged(config, state, any(machine.is_on for machine in machines))
+        return judged(config, state, gce.machines(config, name, state.zone))
     return state
 
 
@@ -166,27 +174,40 @@ def wait(name: str) -> None:
 @click.option("--now", is_flag=True, help="Delete the machines at once, without the last results.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def kill(names: tuple[str, ...], now: bool, yes: bool) -> None:
-    """End jobs: SIGTERM, 30 seconds, the last results, then their machines are deleted."""
+    """End jobs: SIGTERM, 30 seconds, the last results, then their machines are deleted.
+
+    Of a devbox the disk goes, too, which is asked before; to keep it: berg stop.
+    """
     config = Config.load()
     for name in names:
         if rows.number_of(name) is None:
-            kill_one(config, name, now)
+            kill_one(config, name, now, yes)
         else:
             kill_row(config, name)
 
 
-def kill_one(config: Config, name: str, now: bool) -> None:
-    bucket = Bucket(config)
+def kill_one(config: Config, name: str, now: bool, yes: bool) -> None:
+    """End a job, or delete the machines of one whose records are missing or damaged."""
+    bucket, name = Bucket(config), find(config, name).name if name == "@" else name
+    machines = gce.machines(config, name)
     try:
-        state = find(config, name)
-    except BergError:
-        if not gce.delete(config, name):  # a machine without a job
+        state, job = find(config, name), records.read_job(bucket, name)
+    except BergError as error:
+        if not machines:
             raise
-        return terminal.say(f"Deleted the machines of {name}, which has no job")
-    job = records.read_job(bucket, state.name)
-    machines = gce.machines(config, state.name)
-    if not (now or state.is_final or state.state == SUBMITTED) and machines:
-        terminal.say(f"Ending {state.name}; its last results are saved")
+        listed = ", ".join(f"{machine.name} in {machine.zone}" for machine in machines)
+        agree(config, f"{error}. Delete {listed} with its disk?", machines[0].user, yes)
+        gce.delete(config, name, ids={machine.id for machine in machines})
+        return terminal.say(f"Deleted {listed}")
+    is_box = job.is_devbox or any(machine.is_devbox for machine in machines)
+    if not state.is_final and (is_box or job.user != config.user):
+        question = (
+            f"Delete the devbox {name} and what is on its disk?" if is_box else f"End {name}?"
+        )
+        agree(config, question, job.user, yes, job.created_at)
+    is_on = any(machine.is_on for machine in machines)
+    if is_on and not (now or state.is_final or state.state == SUBMITTED):
+        terminal.say(f"Ending {name}; its last results are saved")
         for machine in machines:
             gce.set_metadata(config, machine, "berg-kill", config.user)
         began = time.monotonic()
@@ -195,12 +216,23 @@ def kill_one(config: Config, name: str, now: bool) -> None:
             if time.monotonic() > began + patience:
                 break
             time.sleep(POLL)
-            state = find(config, state.name)
+            state = find(config, name)
     remove(config, job)
     was_final = state.is_final
-    state = records.conclude(bucket, state.name, KILLED, f"killed by {config.user}")
-    terminal.say(f"{state.name} {'was' if was_final and not machines else 'is'} {state.state}")
+    state = records.conclude(bucket, name, KILLED, f"killed by {config.user}")
+    terminal.say(f"{name} {'was' if was_final and not machines else 'is'} {state.state}")
     return None
+
+
+def agree(config: Config, question: str, owner: str, yes: bool, since: str = "") -> None:
+    """Ask before something is taken; whose it is, if it is another user's, is said with -y, too."""
+    if owner and owner != config.user:
+        old = f", {terminal.duration(records.age(since))} old" if since else ""
+        question = f"{question} It is {owner}'s{old}."
+    if yes:
+        terminal.say(question)
+    if not terminal.confirm(question, yes, "-y"):
+        raise BergError("nothing was changed")
 
 
 def kill_row(config: Config, name: str) -> None:
@@ -262,3 +294,73 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
             bucket.delete(*[item.name for item in items])
             bucket.delete(records.job_path(state.name), records.state_path(state.name))
             terminal.say(f"Deleted {state.name}")
+
+
+# --- devboxes
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True)
+@click.option("--now", is_flag=True, help="Switch off at once, without the last results.")
+def stop(names: tuple[str, ...], now: bool) -> None:
+    """Switch devboxes off: their results are saved, and their disks stay. On again: berg start."""
+    config = Config.load()
+    for name in names:
+        machines = devbox(config, name)
+        if not now:
+            for machine in machines:
+                if machine.is_on:
+                    word = f"{config.user} {records.now()}"
+                    gce.set_metadata(config, machine, "berg-stop", word)
+            terminal.say(f"Stopping {name}; its last results are saved")
+        end = time.monotonic() + (0 if now else SAVING)
+        while any(machine.is_on for machine in machines) and time.monotonic() < end:
+            time.sleep(POLL)
+            machines = same(config, machines)
+        for machine in machines:
+            if machine.is_on:
+                google.do(config, "POST", f"{machine.path}/stop")
+        terminal.say(f"{name} is off. Its disk costs until: berg kill {name}")
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True)
+def start(names: tuple[str, ...]) -> None:
+    """Switch devboxes on again, with their disks."""
+    config = Config.load()
+    for name in names:
+        for machine in devbox(config, name):
+            if machine.is_on:
+                continue
+            try:
+                google.do(config, "POST", f"{machine.path}/start")
+            except GoogleError as error:
+                if error.reason not in gce.NO_ROOM:
+                    raise
+                raise BergError(
+                    f"{machine.zone} has no room for {machine.name} now, and its disk is there. "
+                    f"Try again later: berg start {name}"
+                ) from None
+        bucket = Bucket(config)
+        with contextlib.suppress(BergError, Changed):  # its records may be damaged
+            state, generation = records.read_state(bucket, name)
+            if state.state == STOPPED:
+                state.state, state.times[SUBMITTED] = SUBMITTED, records.now(bucket.time())
+                records.write_state(bucket, state, generation)
+        terminal.say(f"{name} is on. Log in: berg ssh {name}")
+
+
+def devbox(config: Config, name: str) -> list[Machine]:
+    """The machines of a devbox, by their labels alone."""
+    machines = gce.machines(config, name)
+    if not machines:
+        raise BergError(f"there is no devbox {name!r}. See them: berg list")
+    if not all(machine.is_devbox for machine in machines):
+        raise BergError(f"{name} is a job, which has no disk to keep. End it: berg kill {name}")
+    return machines
+
+
+def same(config: Config, machines: list[Machine]) -> list[Machine]:
+    """The same machines as they are now, without those that are gone."""
+    ids = {machine.id for machine in machines}
+    return [machine for machine in gce.machines(config, machines[0].job) if machine.id in ids]

@@ -238,6 +238,13 @@ def introduce(run: Run) -> None:
     )
 
 
+def meet_again(run: Run) -> None:
+    """Know the machines of a devbox that is on again by their last records: some may be off."""
+    listen(run)
+    if run.job.machines == 1 or len(run.peers.records) == run.job.machines:
+        introduce(run)
+
+
 def write_mpi(run: Run) -> None:
     """Write the program `mpi`, which gives the command's variables to all processes."""
     words = ["ip", "-o", "-4", "address"]
@@ -298,7 +305,7 @@ def look(run: Run) -> Ending | None:
     """Why the command here is to end: a machine is lost, or the command on another one has ended."""
     from berg.worker import Ending
 
-    if run.job.machines == 1:
+    if run.job.machines == 1 or run.job.is_devbox:
         return None
     for rank, record in sorted(run.peers.records.items()):
         if rank == run.rank or record["phase"] not in ("ended", "saved") or record["is_loss"]:
@@ -320,7 +327,7 @@ def join(run: Run, ending: Ending) -> Ending:
     """
     from berg.worker import SIGNALLED
 
-    if run.job.machines == 1:
+    if run.job.machines == 1 or run.job.is_devbox:
         return ending
     tell(run, "saved", **outcome(ending))
     is_long = ending.state == "SUCCEEDED" or not run.leads

@@ -879,9 +879,9 @@ class Mirror:
         self.is_restored = True
         return new
 
-    def take_over(self) -> None:
+    def take_over(self, goes_on: bool = False) -> None:
         """Continue after a worker on this disk died: its last moments say what it had sent, and the
-        file of notes what it had restored.
+        file of notes what it had restored. If the machine `goes_on`, no moment is the last one.
         """
         with contextlib.suppress(OSError, ValueError):
             noted = json.loads(Path(self.notes).read_text())
@@ -894,11 +894,19 @@ class Mirror:
             for path, row in self.restored_rows.items()
             if self.restored_marks.get(path) == self.mark_here(path)
         }
-        for item in self.bucket.list(self.prefix):
-            moment, number = json.loads(self.bucket.read(item.name)), number_of(item.name)
+        for item in [*self.bucket.list(self.prefix)]:
+            moment, number, name = (
+                json.loads(self.bucket.read(item.name)),
+                number_of(item.name),
+                item.name,
+            )
+            if goes_on and name.endswith(FINAL):
+                name = name.removesuffix(FINAL)
+                self.bucket.copy(item.name, item.generation, name)
+                self.bucket.delete(item.name)
             listed = {path: Row(*values) for path, values in moment["rows"].items()}
             self.needed[number] = ({} if self.first else same) | listed
-            self.own_moments[number] = item.name, moment["at_ns"]
+            self.own_moments[number] = name, moment["at_ns"]
             self.at_ns = moment["at_ns"]
         self.base = max(self.needed)
         self.rows = self.needed[self.base]
@@ -1002,6 +1010,15 @@ def newest(
     bucket: Bucket, job: str, machines: int = 1, before_ns: int = 1 << 62
 ) -> tuple[int, int, dict[str, Row]]:
     """Attempt, time and rows of the newest moment that all machines of a job have."""
+    for _ in range(LAST_TRIES):
+        with contextlib.suppress(FileNotFoundError):  # a machine has deleted it meanwhile
+            return newest_listed(bucket, job, machines, before_ns)
+    raise Changed(f"the moments of {job} change all the time")
+
+
+def newest_listed(
+    bucket: Bucket, job: str, machines: int, before_ns: int
+) -> tuple[int, int, dict[str, Row]]:
     attempts: dict[int, list[str]] = {}
     for each in bucket.list(moments_prefix(job)):
         attempts.setdefault(int(each.name.split("/")[-3]), []).append(each.name)

@@ -37,7 +37,7 @@ from berg.bucket import Bucket, Changed, Object, checksum
 from berg.command import Command
 from berg.config import Config
 from berg.feature import Feature
-from berg.job import INSTALLING, RUNNING, STARTING, SUBMITTED, UPLOADING, Job, State
+from berg.job import INSTALLING, RUNNING, STARTING, STOPPED, SUBMITTED, UPLOADING, Job, State
 from berg.results import Mirror
 
 HOME, RESULTS = code.ROOT / "berg", code.ROOT / "berg_results"
@@ -220,9 +220,12 @@ def main() -> None:
         with machines.beating(run):
             last = sweep(run) if run.job.rows else attempt(run)
         exit_code = {SUBMITTED: boot.CONTINUES, LEFT: boot.LEAVES}.get(last.state, boot.OVER)
+        is_killed = last.state == "KILLED"
     except NotMine as error:
         print(f"berg: {error}", flush=True)
-        exit_code = boot.OVER
+        exit_code, is_killed = boot.OVER, False
+    if "berg-devbox" in attributes and not is_killed:
+        exit_code = boot.STOPS
     if os.getppid() != parent:  # boot.py is dead, and nobody else would do it
         boot.delete_machine(exit_code)
     sys.exit(exit_code)
@@ -320,11 +323,15 @@ def ending_of(run: Run, mirror: Mirror) -> Ending:
     """Prepare the machine and run the command; return how that ended."""
     if run.has_begun:
         run.command.kill_leftovers()
-        mirror.take_over()
+        mirror.take_over(run.job.is_devbox)
         died = "Berg's worker died under the command; its results were saved"
-        return noted_ending(run) or Ending("FAILED", died)
+        if not run.job.is_devbox:
+            return noted_ending(run) or Ending("FAILED", died)
     try:
-        prepare(run, mirror)
+        if run.has_begun:  # a devbox that was off: its disk is as its user left it
+            machines.meet_again(run)
+        else:
+            prepare(run, mirror)
         return run_command(run, mirror)
     except EndEarly as error:
         return error.ending
@@ -350,7 +357,12 @@ def prepare(run: Run, mirror: Mirror) -> None:
     if run.leads:
         (RESULTS / run.job.results / RECORD).write_bytes(run.job.content())
     run.look()
-    install.run(run, repo)
+    try:
+        install.run(run, repo)
+    except install.Failed as error:
+        if not run.job.is_devbox:
+            raise
+        run.say(f"{error}. Go on by hand: berg ssh {run.job.name}")
     machines.gather(run, "ready")
     machines.introduce(run)
     run.look()
@@ -483,10 +495,14 @@ def killed_or_taken(run: Run) -> Ending | None:
     user = words.get("berg-kill") or words.get(f"berg-kill-{rows.number_of(run.job.name)}")
     if user:
         return Ending("KILLED", f"killed by {user}", is_firm=True)
+    off = STOPPED if run.job.is_devbox else ""
+    if words.get("berg-stop", "") not in ("", run.facts.attributes.get("berg-stop")):  # a new one
+        return Ending(off or "KILLED", f"stopped by {words['berg-stop']}", is_firm=True)
     if facts and facts.preempted:
-        return Ending("LOST", "Google took the machine", None, TAKEN_GRACE, TAKEN, is_loss)
+        return Ending(off or "LOST", "Google took the machine", None, TAKEN_GRACE, TAKEN, is_loss)
     if SIGNALLED:
-        return Ending("KILLED", "the machine was shut down", None, TAKEN_GRACE, TAKEN, is_loss)
+        reason = "the machine was shut down"
+        return Ending(off or "KILLED", reason, None, TAKEN_GRACE, TAKEN, is_loss)
     return None
 
 
@@ -495,7 +511,8 @@ def out_of_time(run: Run) -> Ending | None:
     if run.seconds > reserve + min(GRACE, run.job.max_seconds / 10):
         return None
     reason = "it reached its time limit (--max-hours)"
-    return Ending("FAILED", reason, seconds=reserve, is_firm=True)
+    state = STOPPED if run.job.is_devbox else "FAILED"
+    return Ending(state, reason, seconds=reserve, is_firm=True)
 
 
 def finish(run: Run, mirror: Mirror, ending: Ending) -> Ending:
