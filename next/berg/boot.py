@@ -102,8 +102,9 @@ def bring(facts: Facts, name: str, sha256: str) -> bytes:
 
 def python_for(facts: Facts) -> str:
     """The python that has what Berg needs: a golden image's, or one that uv makes now."""
-    python, uv, ready = BERG / "venv/bin/python", BERG / "uv", BERG / "venv/ready"
-    if not ready.exists():
+    python, uv, unfinished = BERG / "venv/bin/python", BERG / "uv", BERG / "venv-unfinished"
+    if unfinished.exists() or not python.exists():
+        unfinished.touch()
         uv.write_bytes(bring(facts, facts["berg-uv"], facts["berg-uv-sha256"]))
         uv.chmod(0o755)
         make = [
@@ -118,7 +119,7 @@ def python_for(facts: Facts) -> str:
         subprocess.run(make, check=True)
         install = [str(uv), "pip", "install", "-q", "--python", str(python)]
         subprocess.run([*install, *facts["berg-packages"].split()], check=True)
-        ready.touch()
+        unfinished.unlink()
     return str(python)
 
 
