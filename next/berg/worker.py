@@ -416,6 +416,8 @@ def run_command(run: Run, mirror: Mirror) -> Ending:
         finally:
             if left := command.end_leftovers():
                 run.say(f"Ended {left} processes that the command left running")
+    if job.is_devbox and run.ending:
+        return run.ending
     if run.ending:
         return replace(run.ending, exit_code=run.ending.exit_code or exit_code)
     if exit_code:
