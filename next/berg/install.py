@@ -94,7 +94,7 @@ def run(run: Run, repo: Path) -> None:
             installer = subprocess.Popen(
                 words,
                 cwd=repo,
-                env={**os.environ, **run.job.env, **variables(repo)},
+                env={**os.environ, **run.job.env, **run.install_variables, **variables(repo)},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -130,6 +130,7 @@ class Run:
     rank: int = 0
     words: list[str] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
+    install_variables: dict[str, str] = field(default_factory=dict)  # for the installation alone
     addresses: list[str] = field(default_factory=list)  # of the machines, by rank
     peers: machines.Peers = field(default_factory=machines.Peers)
     ending: Ending | None = None  # why it is to end, once that is known
@@ -346,6 +347,8 @@ def prepare(run: Run, mirror: Mirror) -> None:
     if run.leads:
         (RESULTS / run.job.results / RECORD).write_bytes(run.job.content())
     run.look()
+    for feature in run.features:
+        feature.prepare(run)
     install.run(run, repo)
     machines.gather(run, "ready")
     machines.introduce(run)

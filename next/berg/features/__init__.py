@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from berg.job import Job
 
 ALL = {  # class -> its module
-    "Spot": "spot",
+    "Secrets": "secrets",
+    "Spot": "spot",  # `ended` is called in reverse: those above see what becomes of a loss
 }
 COMMANDS: dict[str, str] = {}  # command -> its module
 
