@@ -130,6 +130,7 @@ class Run:
     rank: int = 0
     words: list[str] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
+    folders: list[Path] = field(default_factory=list)  # what else the command needs, of features
     install_variables: dict[str, str] = field(default_factory=dict)  # for the installation alone
     addresses: list[str] = field(default_factory=list)  # of the machines, by rank
     peers: machines.Peers = field(default_factory=machines.Peers)

@@ -15,9 +15,12 @@ if TYPE_CHECKING:
 
 ALL = {  # class -> its module
     "Secrets": "secrets",
+    "Data": "data",
     "Spot": "spot",  # `ended` is called in reverse: those above see what becomes of a loss
 }
-COMMANDS: dict[str, str] = {}  # command -> its module
+COMMANDS: dict[str, str] = {  # command -> its module
+    "data": "data",
+}
 
 
 @functools.cache
