@@ -114,18 +114,19 @@ def execute(
             raise Failed(exit_code, file.read().decode(errors="replace"))
 
 
-def provide(run: Run, program: str, package: str, without: str) -> None:
-    """Install a program that this image lacks from its package sources; `without` says what to do
-    if these do not have it.
+def provide(run: Run, program: str, package: str, without: str) -> bool:
+    """Install a program from the image's package sources if the image lacks it; return whether it
+    did. `without` says what to do if they do not have it.
     """
     if shutil.which(program):
-        return
+        return False
     words = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=600"]  # a first boot may hold the lock
     try:
         execute(run, [*words, "update"])
         execute(run, [*words, "install", "-y", package], more={"DEBIAN_FRONTEND": "noninteractive"})
     except (Failed, OSError) as error:
         raise BergError(f"this image has no {program}, and {package}: {error}. {without}") from None
+    return True
 
 
 def reason(output: str) -> str:

@@ -17,6 +17,7 @@ ALL = {  # class -> its module
     "Secrets": "secrets",
     "Data": "data",
     "Spot": "spot",  # `ended` is called in reverse: those above see what becomes of a loss
+    "Docker": "docker",  # around the command with all that those above gave it
 }
 COMMANDS: dict[str, str] = {  # command -> its module
     "data": "data",
@@ -29,6 +30,7 @@ def kinds() -> tuple[type[Feature], ...]:
 
 
 def of(job: Job) -> list[Feature]:
-    """The features of a job, as its record has them."""
-    known = {kind.__name__: kind for kind in kinds()}
-    return [known[name](**values) for name, values in job.features.items()]
+    """The features of a job, as its record has them; an unknown one is another version's."""
+    return [
+        kind(**job.features[kind.__name__]) for kind in kinds() if kind.__name__ in job.features
+    ]
