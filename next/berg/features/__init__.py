@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from berg.job import Job
 
 ALL = {  # class -> its module
+    "Notify": "notify",
     "Secrets": "secrets",
     "Data": "data",
     "Spot": "spot",  # `ended` is called in reverse: those above see what becomes of a loss

@@ -13,12 +13,14 @@ import json
 import os
 import re
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from berg import BergError, gce, google
+from berg.bucket import trouble
 from berg.code import ROOT
 from berg.feature import Feature
 from berg.google import GoogleError
@@ -93,7 +95,7 @@ class Secrets(Feature):
 
     def ended(self, run: Run, ending: Ending) -> Ending:
         if is_over(run, ending):
-            delete(run.config, secret_id(run.job))
+            discard(run, secret_id(run.job))
         return ending
 
 
@@ -126,7 +128,8 @@ def read(flag: str, text: str) -> tuple[str, str]:
 
 def is_over(run: Run, ending: Ending) -> bool:
     """Whether the whole job ends with this: no row of it, and not to begin the next attempt."""
-    return run.leads and ending.state in FINAL and "/" not in run.job.name
+    is_last = run.leads or bool(run.job.rows)  # any machine may be the last of a sweep
+    return is_last and ending.state in FINAL and "/" not in run.job.name
 
 
 # --- Secret Manager
@@ -209,17 +212,36 @@ def make_role(config: Config) -> None:
 
 
 def fetch(run: Run, name: str) -> Values:
-    """The values of a secret; the right to read it is new, and may not count yet."""
-    end = time.monotonic() + GRANTED
+    """The values of a secret, before the command; what the job waits for may end it."""
+    try:
+        return access(run.config, name, GRANTED, run.look)
+    except GoogleError as error:
+        raise BergError(f"the job's secrets cannot be read: {error.message}") from None
+
+
+def access(
+    config: Config, name: str, seconds: float, look: Callable[[], None] = lambda: None
+) -> Values:
+    """The values of a secret; the right to read it is new, and may not count for so many seconds."""
+    end = time.monotonic() + seconds
     while True:
         try:
-            found = call(run.config, "GET", f"{url(run.config, name)}/versions/latest:access")
+            found = call(config, "GET", f"{url(config, name)}/versions/latest:access")
             return dict(json.loads(base64.b64decode(found["payload"]["data"])))
         except GoogleError as error:
             if error.status != 403 or time.monotonic() > end:
-                raise BergError(f"the job's secrets cannot be read: {error.message}") from None
-        run.look()
+                raise
+        look()
         time.sleep(2)
+
+
+def discard(run: Run, name: str) -> bool:
+    """Delete a secret at the end of its job; whether this machine did. No trouble ends the worker."""
+    try:
+        return delete(run.config, name)
+    except trouble() + (GoogleError,) as error:
+        run.say(f"The job's secrets stay until Google deletes them: {error}")
+        return False
 
 
 def delete(config: Config, name: str) -> bool:
