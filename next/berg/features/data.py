@@ -144,7 +144,9 @@ def listed(config: Config, name: str, most: int | None = None) -> list[Object]:
     except NotFound:
         raise BergError(f"{name}: there is no bucket {bucket.config.bucket!r}") from None
     except Forbidden:
-        raise BergError(f"{name} may not be read. {grant(bucket, 'user:YOUR_ADDRESS')}") from None
+        account = getattr(config.credentials, "service_account_email", "")  # on a machine
+        member = f"serviceAccount:{account}" if account else "user:YOUR_ADDRESS"
+        raise BergError(f"{name} may not be read. {grant(bucket, member)}") from None
     if not items:
         raise BergError(
             f"there is nothing in gs://{bucket.config.bucket}/{prefix}. Send it: berg data push "
@@ -304,11 +306,14 @@ def push(path: Path, name: str, delete: bool, follow_links: bool, yes: bool, as_
     def send(name: str) -> int:
         return send_one(bucket, name, files[name], present.get(name))
 
-    with progress("Sending", files, lambda name: files[name].stat().st_size) as bar:
-        sizes = []
-        for name, size in zip(files, side_by_side(send, files)):
-            sizes.append(size)
-            bar.update(files[name].stat().st_size)
+    sizes: list[int] = []
+    try:
+        with progress("Sending", files, lambda name: files[name].stat().st_size) as bar:
+            for name, size in zip(files, side_by_side(send, files)):
+                sizes.append(size)
+                bar.update(files[name].stat().st_size)
+    except FileNotFoundError as error:
+        raise BergError(f"{error.filename} was deleted meanwhile. Push again") from None
     sent = [size for size in sizes if size >= 0]
     extra = [name for name in present if name not in files]
     if extra and delete and terminal.confirm(f"Delete {len(extra)} files of {address}?", yes, "-y"):
