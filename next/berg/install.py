@@ -88,22 +88,45 @@ def run(run: Run, repo: Path) -> None:
             make = [python, "-m", "venv", "--system-site-packages", str(VENV)]
         steps.insert(0, make)
     for words in steps:
-        run.say(shlex.join(words))
-        before = run.log.stat().st_size
-        with run.log.open("ab") as output:
-            installer = subprocess.Popen(
-                words,
-                cwd=repo,
-                env={**os.environ, **run.job.env, **variables(repo)},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-            exit_code = run.watch(installer)
-        if exit_code:
-            with run.log.open("rb") as file:
-                file.seek(before)
-                raise Failed(exit_code, file.read().decode(errors="replace"))
+        more = {**run.job.env, **run.install_variables, **variables(repo)}
+        execute(run, words, repo, more)
+
+
+def execute(
+    run: Run, words: list[str], cwd: Path = ROOT, more: dict[str, str] | None = None
+) -> None:
+    """Run a program, whose output is in the log; raise Failed with its exit code and its error."""
+    run.say(shlex.join(words))
+    before = run.log.stat().st_size
+    with run.log.open("ab") as output:
+        installer = subprocess.Popen(
+            words,
+            cwd=cwd,
+            env={**os.environ, **(more or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        exit_code = run.watch(installer)
+    if exit_code:
+        with run.log.open("rb") as file:
+            file.seek(before)
+            raise Failed(exit_code, file.read().decode(errors="replace"))
+
+
+def provide(run: Run, program: str, package: str, without: str) -> bool:
+    """Install a program from the image's package sources if the image lacks it; return whether it
+    did. `without` says what to do if they do not have it.
+    """
+    if shutil.which(program):
+        return False
+    words = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=600"]  # a first boot may hold the lock
+    try:
+        execute(run, [*words, "update"])
+        execute(run, [*words, "install", "-y", package], more={"DEBIAN_FRONTEND": "noninteractive"})
+    except (Failed, OSError) as error:
+        raise BergError(f"this image has no {program}, and {package}: {error}. {without}") from None
+    return True
 
 
 def reason(output: str) -> str:

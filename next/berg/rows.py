@@ -226,6 +226,8 @@ def end(run: Run, stop: Ending | None) -> Ending | None:
     else:
         ending = Ending(SUCCEEDED, f"{len(killed)} rows were killed" if killed else "", 0)
     machines.delete_lost(run)
+    for feature in reversed(run.features):
+        ending = feature.ended(run, ending)
     jobs.conclude(run.bucket, run.job.name, ending.state, ending.reason, ending.exit_code)
     return ending
 

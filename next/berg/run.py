@@ -28,7 +28,7 @@ from berg.bucket import Bucket, Changed
 from berg.config import Config
 from berg.feature import Feature
 from berg.job import Job, State
-from berg.options import given, option, options_of
+from berg.options import given, option, options_of, set_by
 
 LEAVING = 90  # seconds in which a machine is gone whose job has ended
 Create = Callable[[Config, Job, dict[str, Any], list[str], Callable[[str], None]], str]
@@ -302,8 +302,11 @@ def go(config: Config, plan: Plan, then: Then) -> None:
         sys.exit(commands.wait_for(config, name))
 
 
-def resume_plan(config: Config, name: str) -> Plan:
-    """The same job again: its record, code and results, in the next attempt on new machines."""
+def resume_plan(config: Config, name: str, again: list[Feature]) -> Plan:
+    """The same job again: its record, code and results, in the next attempt on new machines.
+
+    A feature of `again` is the record's, with what no record has.
+    """
     from berg import jobs as commands
 
     bucket = Bucket(config)
@@ -313,6 +316,10 @@ def resume_plan(config: Config, name: str) -> Plan:
     if state.state == jobs.SUCCEEDED:
         raise BergError(f"{state.name} has SUCCEEDED. To run it again: berg rerun {state.name}")
     job = jobs.read_job(bucket, state.name)
+    if any(job.features.get(type(each).__name__) != each.record() for each in again):
+        raise BergError(
+            f"{job.name} is resumed with the options that it had. For others: berg rerun {job.name}"
+        )
     with terminal.waiting(f"Waiting until the last machine of {job.name} is gone"):
         end = time.monotonic() + LEAVING
         while gce.machines(config, job.name) or gce.has_group(config, job.name):
@@ -329,7 +336,8 @@ def resume_plan(config: Config, name: str) -> Plan:
         "Machine": str(shape),
         "Results": f"gs://{config.bucket}/{jobs.results_prefix(job.results)}",
     }
-    used = features.of(job)
+    given_again = {type(each): each for each in again}
+    used = [given_again.get(type(each), each) for each in features.of(job)]
     plan = Plan(config, job, None, request, zones, used, rows, ended=state, generation=generation)
     for feature in used:
         feature.change(plan)
@@ -347,12 +355,13 @@ def run(spec: Spec, then: Then, *kinds: Feature, cmd: str, resume: str | None) -
     berg run -g 8 -t a100 "python train.py --logdir=/root/berg_results/sweep1/bs_256"
     berg run --resume sweep1-0102-030405-a1
     """
+    used = [kind for kind in kinds if kind.is_used]
     if resume:
         config = Config.load()
-        return go(config, resume_plan(config, resume), then)
+        again = [each for each in used if "command line" in map(set_by, each.record())]
+        return go(config, resume_plan(config, resume, again), then)
     if not cmd.strip():
         raise BergError("CMD is empty. For a machine without a command: berg devbox")
-    used = [kind for kind in kinds if kind.is_used]
     config = Config.load()
     return go(config, make_plan(config, cmd, Path.cwd(), spec, used), then)
 

@@ -130,6 +130,8 @@ class Run:
     rank: int = 0
     words: list[str] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
+    folders: list[Path] = field(default_factory=list)  # what else the command needs, of features
+    install_variables: dict[str, str] = field(default_factory=dict)  # for the installation alone
     addresses: list[str] = field(default_factory=list)  # of the machines, by rank
     peers: machines.Peers = field(default_factory=machines.Peers)
     ending: Ending | None = None  # why it is to end, once that is known
@@ -330,6 +332,8 @@ def ending_of(run: Run, mirror: Mirror) -> Ending:
     try:
         if run.has_begun:  # a devbox that was off: its disk is as its user left it
             machines.meet_again(run)
+            for feature in run.features:
+                feature.prepare(run)
         else:
             prepare(run, mirror)
         return run_command(run, mirror)
@@ -357,6 +361,8 @@ def prepare(run: Run, mirror: Mirror) -> None:
     if run.leads:
         (RESULTS / run.job.results / RECORD).write_bytes(run.job.content())
     run.look()
+    for feature in run.features:
+        feature.prepare(run)
     try:
         install.run(run, repo)
     except install.Failed as error:

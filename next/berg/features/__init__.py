@@ -14,9 +14,15 @@ if TYPE_CHECKING:
     from berg.job import Job
 
 ALL = {  # class -> its module
-    "Spot": "spot",
+    "Notify": "notify",
+    "Secrets": "secrets",
+    "Data": "data",
+    "Spot": "spot",  # `ended` is called in reverse: those above see what becomes of a loss
+    "Docker": "docker",  # around the command with all that those above gave it
 }
-COMMANDS: dict[str, str] = {}  # command -> its module
+COMMANDS: dict[str, str] = {  # command -> its module
+    "data": "data",
+}
 
 
 @functools.cache
@@ -25,6 +31,7 @@ def kinds() -> tuple[type[Feature], ...]:
 
 
 def of(job: Job) -> list[Feature]:
-    """The features of a job, as its record has them."""
-    known = {kind.__name__: kind for kind in kinds()}
-    return [known[name](**values) for name, values in job.features.items()]
+    """The features of a job, as its record has them; an unknown one is another version's."""
+    return [
+        kind(**job.features[kind.__name__]) for kind in kinds() if kind.__name__ in job.features
+    ]
