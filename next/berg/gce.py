@@ -3,6 +3,7 @@
 import json
 import re
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,8 @@ class Machine:
 
     @property
     def path(self) -> str:
-        return f"/zones/{self.zone}/instances/{self.name}"
+        """By its id: another machine may have its name by now."""
+        return f"/zones/{self.zone}/instances/{self.id}"
 
     @property
     def is_devbox(self) -> bool:
@@ -410,16 +412,20 @@ def machine_of(row: dict[str, Any]) -> Machine:
 def delete(config: Config, job: str, sha256: str = "", ids: set[str] | None = None) -> list[str]:
     """Delete the machines of a job, of `ids` only these, and wait; return their names."""
     found = [row for row in machines(config, job, "", sha256) if ids is None or row.id in ids]
-    running = [google.call(config, "DELETE", machine.path) for machine in found]
-    for operation in running:
-        google.wait(config, operation)
+    with ThreadPoolExecutor(16) as pool:
+        [*pool.map(lambda machine: google.delete(config, machine.path), found)]
     return [machine.name for machine in found]
 
 
 def set_metadata(config: Config, machine: Machine, key: str, value: str) -> None:
-    """Set one metadata value of a machine, which reads it at once; others stay."""
+    """Set one metadata value of a machine, which reads it at once; others stay. One that is gone needs
+    no word.
+    """
     for _ in range(5):
-        before = google.call(config, "GET", machine.path, fields="metadata")["metadata"]
+        found = google.find(config, machine.path, fields="metadata")
+        if not found:
+            return None
+        before = found["metadata"]
         items = [row for row in before.get("items", []) if row["key"] != key]
         items.append({"key": key, "value": value})
         changed = {"fingerprint": before["fingerprint"], "items": items}

@@ -298,15 +298,13 @@ def write_state(bucket: Bucket, state: State, generation: int) -> int:
     return written.generation
 
 
-def conclude(
-    bucket: Bucket, name: str, outcome: str, reason: str, exit_code: int | None = None
-) -> State:
-    """Write a final state, unless the job has one."""
+def conclude(bucket: Bucket, job: Job, outcome: str, reason: str, code: int | None = None) -> State:
+    """Write a final state, unless the job has one, or another job has its name; return what there is."""
     while True:
-        state, generation = read_state(bucket, name)
-        if state.is_final:
+        state, generation = read_state(bucket, job.name)
+        if state.is_final or state.id != job.id:
             return state
-        state.state, state.reason, state.exit_code = outcome, reason, exit_code
+        state.state, state.reason, state.exit_code = outcome, reason, code
         state.times[outcome] = now(bucket.time())
         try:
             write_state(bucket, state, generation)

@@ -211,7 +211,7 @@ def kill_one(config: Config, name: str, now: bool, yes: bool) -> None:
         for machine in machines:
             gce.set_metadata(config, machine, "berg-kill", config.user)
         began = time.monotonic()
-        while not state.is_final:
+        while not state.is_final and state.id == job.id:
             patience = SAVING if state.state == UPLOADING else PATIENCE
             if time.monotonic() > began + patience:
                 break
@@ -219,7 +219,9 @@ def kill_one(config: Config, name: str, now: bool, yes: bool) -> None:
             state = find(config, name)
     remove(config, job)
     was_final = state.is_final
-    state = records.conclude(bucket, name, KILLED, f"killed by {config.user}")
+    state = records.conclude(bucket, job, KILLED, f"killed by {config.user}")
+    if state.id != job.id:
+        return terminal.say(f"{name} is another job now, which was not touched")
     terminal.say(f"{name} {'was' if was_final and not machines else 'is'} {state.state}")
     return None
 

@@ -228,7 +228,7 @@ def end(run: Run, stop: Ending | None) -> Ending | None:
     machines.delete_lost(run)
     for feature in reversed(run.features):
         ending = feature.ended(run, ending)
-    jobs.conclude(run.bucket, run.job.name, ending.state, ending.reason, ending.exit_code)
+    jobs.conclude(run.bucket, run.job, ending.state, ending.reason, ending.exit_code)
     return ending
 
 
