@@ -66,7 +66,8 @@ def test_insert_boots_a_machine_and_delete_leaves_nothing(client):
     assert disk["users"] == [resource["selfLink"]] and disk["sizeGb"] == "10"
     folder = client.folder / "machines" / resource["id"]
     first = processes.first_process(folder)
-    done = client.delete("one")
+    assert client.get(resource["id"]) == resource  # by its id, and deleted by it
+    done = client.delete(resource["id"])
     assert done["operationType"] == "delete" and done["targetId"] == resource["id"]
     assert client.get("one") is None and not folder.exists()
     assert not Path(f"/proc/{first}").exists()

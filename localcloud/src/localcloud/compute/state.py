@@ -382,10 +382,14 @@ class Compute:
     # --- instances
 
     def get(self, project: str, zone: str, name: str) -> Instance:
-        try:
-            return self.instances[project, zone, name]
-        except KeyError:
-            raise not_found(f"projects/{project}/zones/{zone}/instances/{name}") from None
+        """An instance by its name or its id."""
+        found = self.instances.get((project, zone, name))
+        for key, instance in self.instances.items() if not found else ():
+            if key[:2] == (project, zone) and name == instance.id:
+                return instance
+        if not found:
+            raise not_found(f"projects/{project}/zones/{zone}/instances/{name}")
+        return found
 
     def find(self, name: str) -> Instance:
         """The instance of that name, whatever its zone, or that of a group of that name: for the
