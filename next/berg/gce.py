@@ -183,7 +183,7 @@ def find_image(config: Config, name: str) -> str:
 def body(config: Config, job: Job, shape: Shape, disk_gb: int) -> dict[str, Any]:
     """The request for a machine, with bare names of types; `in_zone` completes it."""
     labels = {"berg": "1", "berg-bucket": bucket_label(config), "berg-job": job.name}
-    labels["berg-user"] = job.user
+    labels["berg-user"], labels["berg-kind"] = job.user, "devbox" if job.is_devbox else "job"
     is_new = shape.machine_type.startswith(HYPERDISK)
     disk = {
         "sourceImage": job.image,
