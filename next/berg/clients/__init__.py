@@ -2,4 +2,5 @@
 
 COMMANDS: dict[str, str] = {  # command -> its module
     "reap": "reap",
+    "sweep": "sweep",
 }
