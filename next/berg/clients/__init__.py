@@ -1,6 +1,7 @@
 """What only uses jobs, as a user's own script would: no hook, and the core does not import it."""
 
 COMMANDS: dict[str, str] = {  # command -> its module
+    "diff": "diff",
     "reap": "reap",
     "sweep": "sweep",
 }
