@@ -4,4 +4,5 @@ COMMANDS: dict[str, str] = {  # command -> its module
     "diff": "diff",
     "reap": "reap",
     "sweep": "sweep",
+    "top": "top",
 }
