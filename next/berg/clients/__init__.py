@@ -2,6 +2,7 @@
 
 COMMANDS: dict[str, str] = {  # command -> its module
     "diff": "diff",
+    "image": "image",
     "reap": "reap",
     "sweep": "sweep",
     "top": "top",
