@@ -4,6 +4,7 @@ COMMANDS: dict[str, str] = {  # command -> its module
     "diff": "diff",
     "image": "image",
     "reap": "reap",
+    "skill": "skill",
     "sweep": "sweep",
     "top": "top",
 }

@@ -187,7 +187,7 @@ def top(name: str, once: bool, as_json: bool) -> None:
     """
     config = Config.load()
     name = jobs.find(config, name).name if name else ""
-    is_live = sys.stdout.isatty() and not (once or as_json)
+    is_live = sys.stdout.isatty() and not (once or as_json or terminal.is_for_program())
     while True:
         with terminal.waiting("Asking the machines"):
             rows = look(config, name)
