@@ -35,6 +35,7 @@ def test_a_job_from_the_image_of_a_devbox_has_its_files_and_is_no_part_of_it(
     assert "made no image" in cloud.run("image", "delete", "-y", "other").err
     assert cloud.run("image", "delete", "-y", made["name"]).code == 0
     assert json.loads(cloud.run("image", "list", "--json").out) == []
+    cloud.run("kill", "-y", "--now", "maker")
 
 
 def test_only_a_devbox_becomes_an_image(cloud: Cloud, project: Path) -> None:

@@ -13,7 +13,7 @@ cpu  {} 0 0 {} 0 0 0 0 0 0
 ---
 Inter-|   Receive                                                |  Transmit
  face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets
-    lo: 500 1 0 0 0 0 0 0 500 1 0 0 0 0 0 0
+    lo: {} 1 0 0 0 0 0 0 500 1 0 0 0 0 0 0
   ens4:{} 1 0 0 0 0 0 0 20 1 0 0 0 0 0 0
 ---
 """
@@ -40,7 +40,7 @@ def test_a_busy_machine_is_seen_and_one_without_an_answer_is_named(
 
 
 def test_gpus_cpu_and_network_are_read_as_the_kernel_and_the_driver_say_them() -> None:
-    counted = PROC.format(100, 100, 1000) + PROC.format(130, 110, 4000)
+    counted = PROC.format(100, 100, 500, 1000) + PROC.format(130, 110, 900, 4000)
     sample = parse(counted + REST + "0, 98, 1024, 4096, 350.5, 61\n1, [N/A], 0, 4096, [N/A], 30\n")
     assert (sample["cpu_percent"], sample["memory_percent"]) == (75, 25)
     assert (sample["received_per_second"], sample["sent_per_second"]) == (3000, 0)
