@@ -168,6 +168,28 @@ def ask_for_end(ended: Optional[int]) -> None:
         authorized(url + (group if group and ended == OVER else path), "DELETE")
 
 
+def clear_others(number: str, name: str) -> None:
+    """Of a disk that is an image of another machine's: remove what a worker noted there, and move that
+    machine's code and results to /root/from-NAME.
+    """
+    mark, own = BERG / "machine", number + " " + name
+    before = mark.read_text() if mark.exists() else own
+    if before.split()[0] != number:
+        for path in BERG.iterdir():
+            if path.name in ("venv", "uv", "env", "boot.py"):  # what was installed
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(str(path))
+            else:
+                path.unlink()
+        aside = ROOT / ("from-" + before.split()[1])
+        aside.mkdir(exist_ok=True)
+        for folder in (ROOT / "code", ROOT / "berg_results"):
+            if folder.exists() and not (aside / folder.name).exists():
+                shutil.move(str(folder), str(aside))
+    mark.write_text(own)
+
+
 def unit() -> bool:
     """Let systemd run this file as a unit of its own; return whether it does."""
     if not Path("/run/systemd/system").is_dir() or "BERG_ROOT" in os.environ:
@@ -214,7 +236,9 @@ def main() -> None:
     facts: Facts = {}
     ended = None
     try:
-        facts = json.loads(metadata("instance/?recursive=true"))["attributes"]
+        instance = json.loads(metadata("instance/?recursive=true"))
+        facts = instance["attributes"]
+        clear_others(str(instance["id"]), instance["name"])
         ended = work(facts)
     except Exception as error:
         report(facts, f"{type(error).__name__}: {error}")

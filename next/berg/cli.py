@@ -43,10 +43,17 @@ class Berg(click.Group):
     cls=Berg, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
 @click.version_option(__version__)
+@click.option(
+    "--format", "reader", type=click.Choice(["human", "agent"]), help="Whom the output is for."
+)
 @click.pass_context
-def cli(context: click.Context) -> None:
+def cli(context: click.Context, reader: str | None) -> None:
     """Run experiments on Google Cloud machines, and keep their results in a bucket."""
     from berg.options import repo_defaults
+
+    if reader:
+        os.environ["BERG_FORMAT"] = reader
+    context.color = False if terminal.is_for_program() else None
 
     if context.invoked_subcommand in ("run", "devbox"):
         context.default_map = {str(context.invoked_subcommand): repo_defaults(Path.cwd())}

@@ -253,7 +253,8 @@ def taken_back(plan: Plan, bucket: Bucket, say: Callable[[str], None]) -> Iterat
         raise
     except BaseException:
         say(f"Taking back {plan.job.name}; one moment")
-        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        is_main = threading.current_thread() is threading.main_thread()  # others get no signals
+        previous = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
         try:
             if not plan.ended:
                 bucket.delete(jobs.job_path(plan.job.name))
@@ -263,7 +264,8 @@ def taken_back(plan: Plan, bucket: Bucket, say: Callable[[str], None]) -> Iterat
             elif found := bucket.get(jobs.state_path(plan.job.name)):
                 jobs.write_state(bucket, plan.ended, found.generation)
         finally:
-            signal.signal(signal.SIGINT, previous)
+            if is_main:
+                signal.signal(signal.SIGINT, previous)
         raise
 
 

@@ -1,3 +1,10 @@
 """What only uses jobs, as a user's own script would: no hook, and the core does not import it."""
 
-COMMANDS: dict[str, str] = {}  # command -> its module
+COMMANDS: dict[str, str] = {  # command -> its module
+    "diff": "diff",
+    "image": "image",
+    "reap": "reap",
+    "skill": "skill",
+    "sweep": "sweep",
+    "top": "top",
+}

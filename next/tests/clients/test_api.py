@@ -1,0 +1,67 @@
+"""Berg from Python, in programs as users write them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from conftest import Cloud
+
+JOB = r"""
+import berg
+
+job = berg.run(
+    "echo lr=$LR; echo x > $BERG_RESULTS_DIR/x; sleep $PAUSE", folder="proj", gpus=0, name="api-1",
+    zones=["us-central1-b"], env={"LR": "0.1", "PAUSE": "0"},
+)
+assert berg.run is berg.run and job == berg.Job("@"), berg.run
+state = job.wait(100)
+assert (state.state, state.exit_code, state.zone) == ("SUCCEEDED", 0, "us-central1-b"), state
+assert "lr=0.1" in job.logs() and job.data()["job"]["options"]["zones"] == ["us-central1-b"]
+print((job.fetch("here") / "x").read_text())
+"""
+REFUSED = r"""
+import concurrent.futures
+import berg
+
+def refused(**options):
+    try:
+        berg.run("true", folder="proj", name="api-2", **options)
+    except (berg.BergError, TypeError) as error:
+        return str(error)
+
+with concurrent.futures.ThreadPoolExecutor(1) as pool:  # no main thread
+    print(pool.submit(refused, gpus=0, zones=["us-central1-a"]).result())
+print(refused(gpu_type="l5"))
+print(refused(gpus="many"))
+print(refused(colour="red"))
+try:
+    berg.Job("no-such-job")
+except berg.BergError as error:
+    print(error)
+"""
+
+
+def python(cloud: Cloud, text: str, cwd: Path) -> str:
+    env = {**os.environ, "HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
+    done = subprocess.run(
+        [sys.executable, "-c", text], cwd=cwd, env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_program_runs_a_job_waits_and_has_its_results(cloud: Cloud, project: Path) -> None:
+    assert python(cloud, JOB, project.parent) == "x\n\n"
+
+
+def test_what_is_refused_is_a_sentence_and_leaves_nothing(cloud: Cloud, project: Path) -> None:
+    fault = {"method": "compute.instances.insert", "status": 403, "reason": "forbidden", "times": 1}
+    cloud.call("POST", "/_berg/faults", fault)
+    lines = python(cloud, REFUSED, project.parent).splitlines()
+    assert "no machine could be created, and none was left behind" in lines[0], lines
+    assert "there is no GPU type 'l5'" in "".join(lines)
+    assert "Invalid value for '-g' / '--gpus'" in "".join(lines)
+    assert "berg.run() has no option 'colour'" in "".join(lines)
+    assert "there is no job 'no-such-job'" in lines[-1]
+    assert not [name for name in cloud.names(".berg/jobs/") if "api-2" in name]

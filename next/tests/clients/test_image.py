@@ -1,0 +1,43 @@
+"""An image of a devbox has what was installed there; a job from it is a job like any other."""
+
+import json
+from pathlib import Path
+
+from conftest import Cloud
+
+from berg import google
+
+
+def test_a_job_from_the_image_of_a_devbox_has_its_files_and_is_no_part_of_it(
+    cloud: Cloud, project: Path
+) -> None:
+    assert cloud.run("devbox", "-g", "0", "-n", "maker", cwd=project).code == 0
+    state = {}
+    while state.get("state") != "RUNNING":
+        state = json.loads(cloud.run("show", "maker", "--json").out)
+    install = (
+        "echo kept > /opt/kept; echo mine > /root/code/proj/new; echo x > berg_results/maker/x"
+    )
+    assert cloud.run("ssh", "maker", f"cd /root; {install}").code == 0
+    done = cloud.run("image", "create", "maker", "--json")
+    assert done.code == 0, done.err
+    made = json.loads(done.out)
+    assert made["family"] == "berg-proj" and made["disk_gb"] == 200
+    assert not [*google.items(cloud.config, "/global/snapshots")]
+    cloud.call("POST", "/_berg/instances/maker/crash", {})
+    check = "cat /opt/kept /root/from-maker/code/proj/new; ls . $BERG_RESULTS_DIR/.."
+    words = ["run", "-g", "0", "-n", "user", "--image", "berg-local/berg-proj", "--wait"]
+    assert cloud.run(*words, check, cwd=project).code == 0, cloud.log("user")
+    log = cloud.log("user")
+    assert "kept\nmine\n" in log and "Started on maker" not in log
+    assert "\nnew\n" not in log and "\nmaker\n" not in log  # neither its code nor its results
+    assert cloud.run("image", "delete", made["name"]).code == 2  # it asks
+    assert "made no image" in cloud.run("image", "delete", "-y", "other").err
+    assert cloud.run("image", "delete", "-y", made["name"]).code == 0
+    assert json.loads(cloud.run("image", "list", "--json").out) == []
+    cloud.run("kill", "-y", "--now", "maker")
+
+
+def test_only_a_devbox_becomes_an_image(cloud: Cloud, project: Path) -> None:
+    refused = cloud.run("image", "create", "nobody")
+    assert refused.code == 1 and "there is no job 'nobody'" in refused.err

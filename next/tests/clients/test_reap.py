@@ -1,0 +1,95 @@
+"""What no job needs is found and deleted; what a devbox holds only if a person says so."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+from conftest import Cloud
+
+from berg import gce, google
+from berg import job as jobs
+from berg.clients.reap import Leftover, delete
+from berg.job import State
+
+LONG_AGO = "2026-01-01T00:00:00Z"
+# What is young may still change; here nothing is.
+AT_ONCE = "import berg.job; berg.job.SILENT = 0; from berg.cli import main; main()"
+
+
+def lose(cloud: Cloud, name: str, record: bytes = b"") -> None:
+    """Cut a machine's power, which was long ago; its job's state is `record` then."""
+    state, _ = jobs.read_state(cloud.bucket, name)
+    cloud.call("POST", f"/_berg/instances/{name}/crash", {})
+    state.state, state.times = jobs.RUNNING, {jobs.RUNNING: LONG_AGO}
+    about = {} if record else state.about()
+    cloud.bucket.write(jobs.state_path(name), record or state.content(), about=about)
+
+
+def has_machine(cloud: Cloud, name: str) -> bool:
+    return bool(gce.machines(cloud.config, name))
+
+
+def found(cloud: Cloud) -> set[str]:
+    return {each["name"] for each in json.loads(cloud.run("reap", "--json").out)}
+
+
+def test_the_machine_of_a_job_goes_once_it_is_lost_and_after_an_answer(
+    cloud: Cloud, project: Path
+) -> None:
+    assert cloud.run("run", "-g", "0", "-n", "lost", "sleep 300", cwd=project).code == 0
+    assert "lost" not in found(cloud)
+    lose(cloud, "lost")
+    assert "lost" in found(cloud)
+    asked = cloud.run("reap")
+    assert asked.code == 2 and "-y" in asked.err and has_machine(cloud, "lost")
+    done = cloud.run("reap", "-y")
+    assert done.code == 0 and "the job is LOST" in done.out, done.err
+    assert not has_machine(cloud, "lost")
+
+
+def test_a_devbox_without_a_record_goes_only_if_a_person_says_so(
+    cloud: Cloud, project: Path
+) -> None:
+    assert cloud.run("devbox", "-g", "0", "-n", "box", cwd=project).code == 0
+    lose(cloud, "box")
+    assert "box" not in found(cloud)  # it starts again
+    lose(cloud, "box", b"no record")
+    done = cloud.run("reap", "-y")
+    assert "its disk box (200 GB)" in done.err and has_machine(cloud, "box")
+    ours, theirs = pty.openpty()
+    words = [sys.executable, "-c", "from berg.cli import main; main()", "reap"]
+    env = {**os.environ, "HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
+    env["BERG_FORMAT"] = "human"
+    process = subprocess.Popen(words, stdin=theirs, env=env, stderr=subprocess.PIPE)
+    os.write(ours, b"y\ny\n")  # maybe for what other tests left, too
+    process.communicate(timeout=60)
+    assert not has_machine(cloud, "box")
+
+
+def test_disks_groups_and_templates_that_nothing_uses_go(cloud: Cloud, project: Path) -> None:
+    config = cloud.config
+    labels = {"berg": "1", "berg-bucket": gce.bucket_label(config), "berg-user": config.user}
+    disk = {"name": "spare", "sizeGb": "10", "labels": {**labels, "berg-kind": "job"}}
+    google.do(config, "POST", "/zones/us-central1-a/disks", disk)
+    google.do(config, "POST", "/zones/us-central1-a/disks", {"name": "mine", "sizeGb": "10"})
+    other = Leftover("disk", "mine", "/zones/us-central1-a/disks/mine", "17", "", "", "")
+    delete(config, other)  # of that name, and gone since
+    words = ["run", "-g", "0", "-n", "spot", "--spot", "sleep 300"]
+    assert cloud.run(*words, cwd=project).code == 0
+    cloud.call("POST", "/_berg/instances/spot/crash", {})  # it ends at once
+    state = State("spot", jobs.FAILED, results="spot", created_at=LONG_AGO)
+    state.times = {jobs.FAILED: LONG_AGO}
+    cloud.bucket.write(jobs.state_path("spot"), state.content(), about=state.about())
+    env = {**os.environ, "HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
+    words = [sys.executable, "-c", AT_ONCE, "reap", "-y"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    kinds = {line.split()[0] for line in done.stdout.splitlines()[1:]}
+    assert kinds >= {"group", "disk", "template"}, done.stdout
+    disks = {row["name"] for row in google.items(config, "/aggregated/disks")}
+    assert "mine" in disks and "spare" not in disks and not has_machine(cloud, "spot")
+    assert not [*google.items(config, "/aggregated/instanceGroupManagers")]
+    assert not [*google.items(config, "/global/instanceTemplates")]
