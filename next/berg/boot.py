@@ -29,8 +29,8 @@ Facts = Dict[str, str]  # the attributes of this instance; Python 3.8 knows no d
 HOST = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
 TRIES = 3  # of a worker that dies
 # Exit codes of the worker: the job is over; the group makes another machine, which continues; the
-# others go on without this machine.
-OVER, CONTINUES, LEAVES = 0, 75, 76
+# others go on without this machine; this machine begins the next attempt.
+OVER, CONTINUES, LEAVES, AGAIN = 0, 75, 76, 77
 UNIT = """\
 [Unit]
 Description=Runs a job of Berg
@@ -178,11 +178,15 @@ def work(facts: Facts) -> int:
         "60"  # seconds, for Google's libraries: they give up after 3
     )
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # adopt what a worker that dies leaves behind
-    for _ in range(TRIES):
+    tries = TRIES
+    while tries:
         with errors.open("wb") as file:
             worker = subprocess.Popen(words, stderr=file)
         signal.signal(signal.SIGTERM, lambda *_, child=worker: child.terminate())
         ended = worker.wait()
+        tries = TRIES if ended == AGAIN else tries - 1
+        if ended == AGAIN:
+            continue
         if ended in (OVER, CONTINUES, LEAVES):
             return ended
         last = errors.read_text(errors="replace").strip().rpartition("\n")[2]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from berg.job import Job
 
 ALL = {  # class -> its module
+    "Restart": "restart",
     "Spot": "spot",
 }
 COMMANDS: dict[str, str] = {}  # command -> its module

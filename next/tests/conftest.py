@@ -1,0 +1,104 @@
+"""An embedded cloud, and berg's command line as a user has it."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from localcloud import control
+
+from berg import google
+from berg.bucket import Bucket
+from berg.config import Config
+
+# A first boot holds no locks, the image has what a golden one has, and rights count at once.
+SETTINGS = {"first_boot": 0, "prepared": 1, "operation": 0.2, "grant_delay": 1, "account_delay": 1}
+
+
+@dataclass
+class Done:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass
+class Cloud:
+    """One embedded cloud, and the settings of a user of it."""
+
+    home: Path
+
+    @property
+    def config(self) -> Config:
+        return Config(**json.loads((self.home / ".berg/berg.json").read_text()))
+
+    @property
+    def bucket(self) -> Bucket:
+        return Bucket(self.config)
+
+    def run(self, *words: str, cwd: Path | None = None, **env: str) -> Done:
+        """Run berg; its errors are sentences."""
+        own = {"HOME": str(self.home), "BERG_HOME": str(self.home / ".berg"), "COLUMNS": "120"}
+        ran = subprocess.run(
+            [sys.executable, "-c", "from berg.cli import main; main()", *words],
+            cwd=cwd or self.home, env={**os.environ, **own, **env}, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+        assert "Traceback" not in ran.stderr, ran.stderr
+        return Done(ran.returncode, ran.stdout, ran.stderr)
+
+    def call(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        """Ask the embedded cloud itself."""
+        return google.call(self.config, method, self.config.endpoint + path, body, requestId=None)
+
+    def read(self, name: str) -> bytes:
+        """An object of the bucket; b"" without it."""
+        return self.bucket.find(name) or b""
+
+    def names(self, prefix: str = "") -> list[str]:
+        return [item.name for item in self.bucket.list(prefix)]
+
+    def log(self, job: str) -> str:
+        return b"".join(map(self.read, self.names(f".berg/logs/{job}/"))).decode(errors="replace")
+
+
+@pytest.fixture(scope="session")
+def cloud() -> Iterator[Cloud]:
+    with tempfile.TemporaryDirectory(prefix="next-tests-") as folder:
+        local, prepared = Path(folder, ".berg/local"), Path(folder, ".berg/local/image/prepared")
+        (prepared / "berg").mkdir(parents=True)
+        (prepared / "berg/venv").symlink_to(sys.prefix)  # as that of a golden image
+        os.environ["LOCALCLOUD_SHOW"] = sys.prefix  # to its machines
+        made = Cloud(Path(folder))
+        try:
+            done = made.run("init", "--local", "-y")
+            assert done.code == 0, done.err
+            made.call("POST", "/_berg/settings", SETTINGS)
+            yield made
+        finally:
+            control.reset(local)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A git repository with a program."""
+    folder = tmp_path / "proj"
+    folder.mkdir()
+    (folder / "train.py").write_text("print('hello from train')\n")
+    commit(folder)
+    return folder
+
+
+def commit(folder: Path) -> None:
+    """Commit all that is in a folder."""
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.com"]
+    for words in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-q", "-m", "files"]):
+        subprocess.run(["git", *identity, *words], cwd=folder, check=True)
