@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from berg.job import Job
 
 ALL = {  # class -> its module
+    "Ssd": "ssd",
     "Hang": "hang",
     "Restart": "restart",
     "Spot": "spot",

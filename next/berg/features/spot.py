@@ -89,7 +89,7 @@ def create_group(
         **request,
         "labels": labels,
         "metadata": {"items": [{"key": key, "value": text} for key, text in items.items()]},
-        "disks": [{**request["disks"][0], "initializeParams": disk}],
+        "disks": [{**request["disks"][0], "initializeParams": disk}, *request["disks"][1:]],
     }
     digest = hashlib.sha256(json.dumps(properties, sort_keys=True).encode()).hexdigest()[:20]
     template = f"berg-{digest}"

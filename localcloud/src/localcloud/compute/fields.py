@@ -54,6 +54,7 @@ SCHEDULING = (
     "terminationTime",
     "preemptionNoticeDuration",
     "onInstanceStopAction",
+    "localSsdRecoveryTimeout",
 )
 
 
@@ -111,6 +112,12 @@ def check_scheduling(body: dict, kind: catalog.MachineType, has_gpu: bool) -> di
             why = "Must be 0 or 120 seconds, and of a Spot instance."
             raise invalid("resource.scheduling.preemptionNoticeDuration", seconds, why)
         scheduling["preemptionNoticeDuration"] = {"seconds": str(seconds)}
+    if (recovery := given.get("localSsdRecoveryTimeout")) is not None:
+        seconds = int(recovery.get("seconds", 0))
+        if seconds % 3600 or not 0 <= seconds <= 168 * 3600:
+            why = "It must be between 0 and 168 hours, in whole hours."
+            raise invalid("resource.scheduling.localSsdRecoveryTimeout", seconds, why)
+        scheduling["localSsdRecoveryTimeout"] = {"seconds": str(seconds)}
     if given.get("onInstanceStopAction"):
         scheduling["onInstanceStopAction"] = given["onInstanceStopAction"]
     return scheduling
