@@ -18,6 +18,7 @@ ALL = {  # class -> its module
     "Hang": "hang",
     "Restart": "restart",
     "Spot": "spot",
+    "Flex": "flex",
     "Budget": "budget",  # the last one: it sees what the others asked for
 }
 COMMANDS: dict[str, str] = {}  # command -> its module
