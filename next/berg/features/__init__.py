@@ -19,6 +19,7 @@ ALL = {  # class -> its module
     "Restart": "restart",
     "Spot": "spot",
     "Flex": "flex",
+    "Iap": "iap",
     "Budget": "budget",  # the last one: it sees what the others asked for
 }
 COMMANDS: dict[str, str] = {}  # command -> its module
