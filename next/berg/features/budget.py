@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import time
@@ -21,6 +22,7 @@ from berg import BergError, prices, terminal
 from berg import job as jobs
 from berg.bucket import Bucket, Changed, trouble
 from berg.feature import Feature
+from berg.features import flex
 from berg.gce import Shape
 
 if TYPE_CHECKING:
@@ -57,10 +59,11 @@ class Budget(Feature):
         spent = {path: usd for path, (usd, _) in sums(Bucket(config), self.prefix).items()}
         if plan.ended:
             spent.pop(own, None)
-        total = allowed(config)
+        total = allowed(config) or math.inf  # a job is resumed where there is no budget
         left = max(0.0, total - sum(spent.values()))
         seconds = int(min(job.max_seconds, left / self.usd_per_hour * 3600))
-        if seconds < min(LEAST, job.max_seconds):
+        least = flex.LEAST if scheduling.get("provisioningModel") == prices.FLEX else LEAST
+        if seconds < min(least, job.max_seconds):
             raise BergError(
                 f"${left:.2f} are left of the ${total:g} that your jobs may cost today, and this one "
                 f"costs ${self.usd_per_hour:.2f} an hour. Choose cheaper machines, or wait until "
@@ -68,10 +71,11 @@ class Budget(Feature):
             )
         self.most = self.usd_per_hour * seconds / 3600
         scheduling["maxRunDuration"] = {"seconds": str(seconds)}
-        plan.rows["Budget"] = (
-            f"at most ${self.most:.2f} in {terminal.duration(seconds)}, of ${left:.2f} that are left "
-            f"of today's ${total:g}"
-        )
+        if total < math.inf:
+            plan.rows["Budget"] = (
+                f"at most ${self.most:.2f} in {terminal.duration(seconds)}, of ${left:.2f} that are "
+                f"left of today's ${total:g}"
+            )
         if not plan.ended:  # else its record is written, and `look` ends it in time
             job.max_seconds = seconds
             job.features["Budget"] = self.record()
@@ -91,7 +95,7 @@ class Budget(Feature):
             raise BergError(f"{path} was written by someone else meanwhile. Try again") from None
         listed = sums(bucket, self.prefix)
         earlier = sum(usd for usd, other in listed.values() if other <= generation)
-        if earlier > allowed(plan.config) + 0.005:
+        if allowed(plan.config) and earlier > allowed(plan.config) + 0.005:
             raise BergError(
                 f"another job took what was left of the ${allowed(plan.config):g} that your jobs may "
                 "cost today. Try again: what is left then is in the plan"

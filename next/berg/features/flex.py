@@ -9,6 +9,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import re
 import time
 import uuid
@@ -163,7 +165,8 @@ def create_request(
     region = zones[0].rpartition("-")[0]
     say(f"Asking Google's queue for {job.machines} machines in {region}")
     delete_old_templates(config)
-    template = f"berg-flex-{job.sha256[:20]}"
+    digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:20]
+    template = f"berg-flex-{digest}"
     places = [zone for zone in zones if zone.rpartition("-")[0] == region]
     group = {
         "name": job.name,
@@ -185,7 +188,11 @@ def create_request(
         "instances": [{"name": name} for name in job.machine_names],
     }
     made = {"name": template, "properties": request}
-    google.do(config, "POST", "/global/instanceTemplates", made)
+    try:
+        google.do(config, "POST", "/global/instanceTemplates", made)
+    except GoogleError as error:
+        if error.status != 409:  # of a job that is resumed
+            raise
     google.do(config, "POST", spot.path(region), group)
     google.do(config, "POST", f"{spot.path(region)}/{job.name}/resizeRequests", queued)
     end = time.monotonic() + spot.ANSWER
