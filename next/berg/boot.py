@@ -31,8 +31,8 @@ Facts = Dict[str, str]  # the attributes of this instance; Python 3.8 knows no d
 HOST = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
 TRIES = 3  # of a worker that dies
 # Exit codes of the worker: the job is over; the group makes another machine, which continues; the
-# others go on without this machine; a devbox goes off.
-OVER, CONTINUES, LEAVES, STOPS = 0, 75, 76, 77
+# others go on without this machine; a devbox goes off; this machine begins the next attempt.
+OVER, CONTINUES, LEAVES, STOPS, AGAIN = 0, 75, 76, 77, 78
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of linux/prctl.h
 UNIT = """\
 [Unit]
@@ -215,11 +215,15 @@ def work(facts: Facts) -> Optional[int]:
     errors = BERG / "worker.err"
     os.environ["GCE_METADATA_TIMEOUT"] = "60"  # seconds; Google's libraries give up after 3
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)  # adopt what a worker that dies leaves behind
-    for _ in range(TRIES):
+    tries = TRIES
+    while tries:
         with errors.open("wb") as file:
             worker = subprocess.Popen(words, stderr=file)
         signal.signal(signal.SIGTERM, lambda *_, child=worker: child.terminate())
         ended = worker.wait()
+        tries = TRIES if ended == AGAIN else tries - 1
+        if ended == AGAIN:
+            continue
         if ended in (OVER, CONTINUES, LEAVES, STOPS):
             return ended
         last = errors.read_text(errors="replace").strip().rpartition("\n")[2]

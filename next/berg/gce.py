@@ -31,6 +31,12 @@ GPUS = {
 CPUS_FOR_A_GPU, CPUS = 12, 8  # vCPUs of a machine, unless the user names a number
 HYPERDISK = ("a3-ultragpu", "a4", "g4", "c4", "n4", "h4d", "m4", "x4")  # take no other disks
 GVNIC = ("a3", "a4", "g4")  # have no other kind of network interface
+SSD_GB = 375  # GiB of a local SSD
+# Machine types, by how they begin, that come with so many of them.
+# https://cloud.google.com/compute/docs/disks/local-ssd
+SSDS = {"a2-ultragpu-1g": 1, "a2-ultragpu-2g": 2, "a2-ultragpu-4g": 4, "a2-ultragpu-8g": 8}
+SSDS |= {"a3-highgpu-1g": 2, "a3-highgpu-2g": 4, "a3-highgpu-4g": 8, "a3-highgpu-8g": 16}
+SSDS |= {"a3-megagpu": 16, "a3-ultragpu": 32, "a4-": 32}
 NO_ROOM = {
     "ZONE_RESOURCE_POOL_EXHAUSTED",
     "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS",
@@ -146,6 +152,10 @@ def choose(
     return shape, found
 
 
+def included_ssds(machine_type: str) -> int:
+    return next((count for name, count in SSDS.items() if machine_type.startswith(name)), 0)
+
+
 def built_in(row: dict[str, Any]) -> tuple[str, int]:
     """Accelerator and number of GPUs that come with a machine type."""
     first: dict[str, Any] = next(iter(row.get("accelerators", [])), {})
@@ -244,9 +254,11 @@ def metadata(config: Config, job: Job, key: str) -> dict[str, str]:
 def in_zone(request: dict[str, Any], zone: str) -> dict[str, Any]:
     """A request as one machine needs it: types of disks, machines and GPUs by their paths."""
     made = {**request, "machineType": f"zones/{zone}/machineTypes/{request['machineType']}"}
-    disk = request["disks"][0]
-    kind = f"zones/{zone}/diskTypes/{disk['initializeParams']['diskType']}"
-    made["disks"] = [{**disk, "initializeParams": {**disk["initializeParams"], "diskType": kind}}]
+    made["disks"] = []
+    for disk in request["disks"]:
+        kind = f"zones/{zone}/diskTypes/{disk['initializeParams']['diskType']}"
+        params = {**disk["initializeParams"], "diskType": kind}
+        made["disks"].append({**disk, "initializeParams": params})
     if rows := request.get("guestAccelerators"):
         kind = f"zones/{zone}/acceleratorTypes/{rows[0]['acceleratorType']}"
         made["guestAccelerators"] = [{**rows[0], "acceleratorType": kind}]

@@ -341,7 +341,8 @@ def join(run: Run, ending: Ending) -> Ending:
             end = end if ending == before else time.monotonic() + LATE
         else:
             with contextlib.suppress(*trouble()):
-                is_over = jobs.read_state(run.bucket, run.job.name)[0].is_final
+                state, _ = jobs.read_state(run.bucket, run.job.name)
+                is_over = state.is_final or state.attempt > run.state.attempt
             is_over |= ending.is_loss
         time.sleep(POLL / 10)
     return in_view_of_others(run, ending)

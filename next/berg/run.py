@@ -185,9 +185,21 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
         rows["Rows"] = f"{len(values)}: {rows_.describe(values[0])}, …"
     request = gce.body(config, job, shape, spec.disk_gb)
     plan = Plan(config, job, snapshot, request, zones, used, rows, code.warnings(snapshot))
-    for feature in used:
+    add_due(plan)
+    for feature in plan.features:
         feature.change(plan)
     return plan
+
+
+def add_due(plan: Plan) -> None:
+    """Add the features that no option names."""
+    for kind in features.kinds():
+        if not any(isinstance(each, kind) for each in plan.features) and kind().is_due(plan):
+            plan.features.append(kind())
+            if not plan.ended:  # else its record is written
+                plan.job.features[kind.__name__] = kind().record()
+    order = [*features.ALL]
+    plan.features.sort(key=lambda each: order.index(type(each).__name__))
 
 
 def variables(texts: list[str]) -> dict[str, str]:
@@ -341,7 +353,8 @@ def resume_plan(config: Config, name: str, again: list[Feature]) -> Plan:
     given_again = {type(each): each for each in again}
     used = [given_again.get(type(each), each) for each in features.of(job)]
     plan = Plan(config, job, None, request, zones, used, rows, ended=state, generation=generation)
-    for feature in used:
+    add_due(plan)
+    for feature in plan.features:
         feature.change(plan)
     return plan
 

@@ -221,7 +221,8 @@ def main() -> None:
         run = claim(config, facts)
         with machines.beating(run):
             last = sweep(run) if run.job.rows else attempt(run)
-        exit_code = {SUBMITTED: boot.CONTINUES, LEFT: boot.LEAVES}.get(last.state, boot.OVER)
+        again = boot.CONTINUES if last.is_loss else boot.AGAIN
+        exit_code = {SUBMITTED: again, LEFT: boot.LEAVES}.get(last.state, boot.OVER)
         is_killed = last.state == "KILLED"
     except NotMine as error:
         print(f"berg: {error}", flush=True)

@@ -461,6 +461,23 @@ REFUSED = {
         400,
         "Must be 0 or 120 seconds",
     ),
+    "part of an hour for local SSDs": (
+        scheduled(localSsdRecoveryTimeout={"seconds": "60"}),
+        400,
+        "in whole hours",
+    ),
+    "short flex": (
+        of_type(
+            "a3-highgpu-1g",
+            **scheduled(
+                provisioningModel="FLEX_START",
+                maxRunDuration={"seconds": "360"},
+                instanceTerminationAction="DELETE",
+            ),
+        ),
+        400,
+        "between 600 seconds and 7 days",
+    ),
     "graceful shutdown": (
         scheduled(gracefulShutdown={"enabled": True}),
         501,

@@ -147,7 +147,7 @@ class Job:
     def kill(self, now: bool = False) -> State:
         """End it, after the last results unless `now`; return its final state."""
         with explained(self.config) as config:
-            jobs.kill_one(config, self.name, now)
+            jobs.kill_one(config, self.name, now, yes=False)
         return self.state
 
 

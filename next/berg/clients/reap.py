@@ -133,7 +133,10 @@ def left_machines(config: Config, seen: Seen) -> Iterator[Leftover]:
                 disks = [
                     f"{disk['name']} ({disk['sizeGb']} GB)"
                     for disk in seen.disks
-                    if any(user.endswith(machine.path) for user in disk.get("users", []))
+                    if any(
+                        user.endswith(f"/zones/{machine.zone}/instances/{machine.name}")
+                        for user in disk.get("users", [])
+                    )
                 ]
                 made = replace(made, holds=f"its disk {' and '.join(disks) or machine.name}")
             yield made

@@ -17,8 +17,14 @@ ALL = {  # class -> its module
     "Notify": "notify",
     "Secrets": "secrets",
     "Data": "data",
+    "Ssd": "ssd",
+    "Hang": "hang",
+    "Restart": "restart",
     "Spot": "spot",  # `ended` is called in reverse: those above see what becomes of a loss
+    "Flex": "flex",
+    "Iap": "iap",
     "Docker": "docker",  # around the command with all that those above gave it
+    "Budget": "budget",  # the last one: it sees what the others asked for
 }
 COMMANDS: dict[str, str] = {  # command -> its module
     "data": "data",

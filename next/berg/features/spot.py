@@ -80,7 +80,7 @@ def create_group(
     """Make a group in the zones of a region; return the zone of its machines, "" while it waits."""
     region = zones[0].rpartition("-")[0]
     zones = [zone for zone in zones if zone.rpartition("-")[0] == region]
-    say(f"Asking for Spot capacity in {region} ({', '.join(zones)})")
+    say(f"Asking for capacity in {region} ({', '.join(zones)})")
     items = {row["key"]: row["value"] for row in request["metadata"]["items"]}
     own = {key: items.pop(key) for key in OWN}
     labels = {key: value for key, value in request["labels"].items() if key != "berg-job"}
@@ -89,7 +89,7 @@ def create_group(
         **request,
         "labels": labels,
         "metadata": {"items": [{"key": key, "value": text} for key, text in items.items()]},
-        "disks": [{**request["disks"][0], "initializeParams": disk}],
+        "disks": [{**request["disks"][0], "initializeParams": disk}, *request["disks"][1:]],
     }
     digest = hashlib.sha256(json.dumps(properties, sort_keys=True).encode()).hexdigest()[:20]
     template = f"berg-{digest}"

@@ -18,7 +18,7 @@ from localcloud.compute.state import Compute
 from localcloud.errors import ApiError
 
 MIN_RUN, MAX_RUN = 30, 120 * 24 * 3600  # seconds, of maxRunDuration
-MAX_FLEX_RUN = 7 * 24 * 3600  # of machines with flex-start
+MIN_FLEX_RUN, MAX_FLEX_RUN = 600, 7 * 24 * 3600  # of machines with flex-start
 HOST = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)+")
 INSTANCE = (
     "name",
@@ -54,6 +54,7 @@ SCHEDULING = (
     "terminationTime",
     "preemptionNoticeDuration",
     "onInstanceStopAction",
+    "localSsdRecoveryTimeout",
 )
 
 
@@ -111,6 +112,12 @@ def check_scheduling(body: dict, kind: catalog.MachineType, has_gpu: bool) -> di
             why = "Must be 0 or 120 seconds, and of a Spot instance."
             raise invalid("resource.scheduling.preemptionNoticeDuration", seconds, why)
         scheduling["preemptionNoticeDuration"] = {"seconds": str(seconds)}
+    if (recovery := given.get("localSsdRecoveryTimeout")) is not None:
+        seconds = int(recovery.get("seconds", 0))
+        if seconds % 3600 or not 0 <= seconds <= 168 * 3600:
+            why = "It must be between 0 and 168 hours, in whole hours."
+            raise invalid("resource.scheduling.localSsdRecoveryTimeout", seconds, why)
+        scheduling["localSsdRecoveryTimeout"] = {"seconds": str(seconds)}
     if given.get("onInstanceStopAction"):
         scheduling["onInstanceStopAction"] = given["onInstanceStopAction"]
     return scheduling
@@ -125,9 +132,10 @@ def check_run(given: dict, run: dict, model: str) -> None:
     if given.get("terminationTime"):
         message = "Only one of max run duration and termination time can be specified."
         raise ApiError(400, "invalid", message)
-    if not MIN_RUN <= seconds <= (MAX_FLEX_RUN if model == "FLEX_START" else MAX_RUN):
-        most = "7" if model == "FLEX_START" else "120"
-        why = f"Max run duration must be between {MIN_RUN} seconds and {most} days."
+    is_flex = model == "FLEX_START"
+    least, most = (MIN_FLEX_RUN, MAX_FLEX_RUN) if is_flex else (MIN_RUN, MAX_RUN)
+    if not least <= seconds <= most:
+        why = f"Max run duration must be between {least} seconds and {most // 86400} days."
         raise invalid("resource.scheduling.maxRunDuration", seconds, why)
     if not given.get("instanceTerminationAction"):
         message = "You must specify an instance termination action when you set a max run duration."

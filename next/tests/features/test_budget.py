@@ -1,0 +1,51 @@
+"""What a user's jobs may cost in a day is never exceeded, and what they did not cost comes back."""
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from conftest import Cloud
+
+BIG = ["run", "-g", "0", "-c", "96"]  # $4.58 an hour
+
+
+def test_jobs_end_sooner_or_are_refused(cloud: Cloud, project: Path) -> None:
+    def run(*words: str) -> tuple[int, str]:
+        env = {"BERG_BUDGET": "1", "BERG_BUDGET_NAME": "agent"}
+        done = cloud.run(*BIG, *words, cwd=project, **env)
+        return done.code, done.err
+
+    def costs() -> list[float]:
+        items = cloud.bucket.list(".berg/budget/")
+        return [float(item.about["usd"]) for item in items if "/agent/" in item.name]
+
+    code, said = run("-n", "first", "--wait", "true")
+    assert code == 0 and "at most $1.00 in" in said, said
+    assert 0 < sum(costs()) < 0.3
+    code, said = run("-n", "second", "sleep 600")
+    assert code == 0 and 0.99 < sum(costs()) < 1.001, said
+    code, said = run("-n", "third", "--max-hours", "0.1", "-y", "true")
+    assert code == 1 and "of the $1 that your jobs may cost today" in said, said
+    machine = next(name for name in cloud.names(".berg/budget/") if name.endswith("/agent/second"))
+    assert cloud.run("kill", "-y", "--now", "second").code == 0
+    assert sum(costs()) < 0.9, machine
+    assert cloud.run("rm", "-y", "first").code == 0
+    assert len(costs()) == 2
+
+
+def test_two_at_one_moment_do_not_both_pass(cloud: Cloud, project: Path) -> None:
+    def run(name: str) -> tuple[int, str]:
+        env = {"BERG_BUDGET": "1", "BERG_BUDGET_NAME": "team"}
+        words = ["-n", name, "--max-hours", "0.2", "sleep 600"]
+        done = cloud.run(*BIG, *words, cwd=project, **env)
+        return done.code, done.err
+
+    with ThreadPoolExecutor(2) as pool:
+        done = [*pool.map(run, ["left", "right"])]
+    items = cloud.bucket.list(".berg/budget/")
+    costs = [float(item.about["usd"]) for item in items if "/team/" in item.name]
+    assert sum(costs) <= 1.001, done
+    for name, (code, said) in zip(["left", "right"], done):
+        assert code == 0 or re.search("took what was left|may cost today", said), said
+        assert (cloud.read(f".berg/jobs/{name}_state.json") != b"") == (code == 0)
+        cloud.run("kill", "-y", "--now", name)
