@@ -76,6 +76,9 @@ class Budget(Feature):
                 f"at most ${self.most:.2f} in {terminal.duration(seconds)}, of ${left:.2f} that are "
                 f"left of today's ${total:g}"
             )
+        if seconds < job.max_seconds:
+            limit = terminal.duration(seconds)
+            plan.rows["Limit"] = f"{limit}, then Google deletes the machine (budget)"
         if not plan.ended:  # else its record is written, and `look` ends it in time
             job.max_seconds = seconds
             job.features["Budget"] = self.record()

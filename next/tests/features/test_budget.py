@@ -21,6 +21,7 @@ def test_jobs_end_sooner_or_are_refused(cloud: Cloud, project: Path) -> None:
 
     code, said = run("-n", "first", "--wait", "true")
     assert code == 0 and "at most $1.00 in" in said, said
+    assert "(budget)" in said and "(--max-hours)" not in said, said
     assert 0 < sum(costs()) < 0.3
     code, said = run("-n", "second", "sleep 600")
     assert code == 0 and 0.99 < sum(costs()) < 1.001, said
