@@ -574,7 +574,8 @@ def written_elsewhere(run: Run) -> list[tuple[str, tuple[int, int]]]:
         return []
     since = BEGAN.stat().st_mtime
     repo = code.ROOT / "code" / run.job.repo
-    skipped = {str(HOME), str(RESULTS), str(repo)}  # saved, or searched as a place of its own
+    # Saved, searched as a place of its own, or there already.
+    skipped = {str(HOME), str(RESULTS), str(repo), run.variables.get("BERG_SCRATCH_DIR", "")}
     for top in [repo, *map(Path, ELSEWHERE)]:
         end = time.monotonic() + SEARCH
         for folder, names, files in os.walk(top):

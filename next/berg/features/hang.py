@@ -80,7 +80,7 @@ class Hang(Feature):
 
     def look(self, run: Run) -> Ending | None:
         now = time.monotonic()
-        if not self.is_on or run.is_over or now < self.next:
+        if not self.is_on or run.has_ended or now < self.next:
             return None
         self.next = now + min(LOOK, self.max_silence / 4)
         if not run.leads:
