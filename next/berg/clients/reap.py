@@ -124,7 +124,7 @@ def left_groups(seen: Seen) -> Iterator[Leftover]:
 def left_machines(config: Config, seen: Seen) -> Iterator[Leftover]:
     for machine in seen.machines:
         state = seen.states.get(machine.job)
-        if state and state.is_devbox and state.state == records.LOST:
+        if state and state.is_devbox and state.state in (records.STOPPED, records.LOST):
             continue  # it is off, and starts again; only a person ends it
         if why := reason(state, machine.created_at, machine.is_on):
             row = {"name": machine.name, "id": machine.id, "creationTimestamp": machine.created_at}

@@ -44,7 +44,7 @@ def test_the_machine_of_a_job_goes_once_it_is_lost_and_after_an_answer(
     lose(cloud, "lost")
     assert "lost" in found(cloud)
     asked = cloud.run("reap")
-    assert asked.code == 2 and "-y" in asked.err and has_machine(cloud, "lost")
+    assert asked.code == 1 and "-y" in asked.err and has_machine(cloud, "lost")
     done = cloud.run("reap", "-y")
     assert done.code == 0 and "the job is LOST" in done.out, done.err
     assert not has_machine(cloud, "lost")
