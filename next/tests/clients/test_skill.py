@@ -27,7 +27,7 @@ def test_the_page_is_installed_and_a_person_s_own_is_not_replaced(
     files[0].write_text(text.replace("# Berg", "# Our own Berg"))
     files[1].write_text("")
     refused = cloud.run("skill", "--install", cwd=project)
-    assert refused.code == 2 and "changed since" in refused.err and "-y" in refused.err
+    assert refused.code == 1 and "changed since" in refused.err and "-y" in refused.err
     assert cloud.run("skill", "--install", "-y", cwd=project).code == 0
     assert [file.read_text() for file in files] == [text, text]
     outside = cloud.home / "outside"
