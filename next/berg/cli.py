@@ -17,8 +17,8 @@ CORE = {  # command -> its module; a module is imported when its command runs
     "stop": "jobs", "start": "jobs",
     "log": "logs", "tail": "logs",
     "fetch": "fetch",
-    "ssh": "ssh",
-    "init": "init", "config": "init", "local": "init",
+    "ssh": "ssh", "open": "ssh", "sync": "sync",
+    "init": "init", "doctor": "init", "config": "init", "local": "init", "completion": "init",
 }  # fmt: skip
 COMMANDS = {
     **CORE,
@@ -35,7 +35,7 @@ class Berg(click.Group):
         if name not in COMMANDS:
             return None
         module = importlib.import_module(f"berg.{COMMANDS[name]}")
-        command: click.Command = getattr(module, f"{name}_" if name == "list" else name)
+        command: click.Command = getattr(module, f"{name}_", None) or getattr(module, name)
         return command
 
 
@@ -49,14 +49,14 @@ class Berg(click.Group):
 @click.pass_context
 def cli(context: click.Context, reader: str | None) -> None:
     """Run experiments on Google Cloud machines, and keep their results in a bucket."""
-    from berg.options import repo_defaults
+    from berg.options import defaults
 
     if reader:
         os.environ["BERG_FORMAT"] = reader
     context.color = False if terminal.is_for_program() else None
 
     if context.invoked_subcommand in ("run", "devbox"):
-        context.default_map = {str(context.invoked_subcommand): repo_defaults(Path.cwd())}
+        context.default_map = {str(context.invoked_subcommand): defaults(Path.cwd())}
 
 
 def main() -> None:

@@ -181,6 +181,6 @@ def delete(names: tuple[str, ...], yes: bool) -> None:
         except BergError:
             terminal.warn(
                 f"jobs boot {config.default_image} by default, which is gone. "
-                "Name another one: berg config default_image PROJECT/IMAGE"
+                "Name another one: berg config set default_image PROJECT/IMAGE"
             )
     return None
