@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import subprocess
 import threading
 import time
@@ -33,7 +34,21 @@ PORT = 29500
 HOSTFILE = ROOT / "berg/hostfile"
 SSH, SSHD = Path("/root/.ssh"), Path("/etc/ssh")
 KEY = SSH / "berg_machines"  # with which the first machine logs in to the others
-MPI = Path("/usr/local/bin/mpi")
+MPI, TT = Path("/usr/local/bin/mpi"), Path("/usr/local/bin/tt")
+PANES = """#!/bin/sh
+# tmux with a shell, the log, and the monitors that this machine has.
+command -v tmux >/dev/null || { echo "there is no tmux here: apt-get install tmux"; exit 1; }
+tmux has-session -t berg 2>/dev/null && exec tmux attach -t berg
+tmux new-session -d -s berg || exit
+tmux split-window -h -t berg "tail -n +1 -F /root/berg/*.log"
+if command -v nvtop >/dev/null; then tmux split-window -v -t berg nvtop
+elif command -v nvidia-smi >/dev/null; then tmux split-window -v -t berg "watch -n 1 nvidia-smi"; fi
+if command -v htop >/dev/null; then tmux split-window -v -t berg htop
+elif command -v top >/dev/null; then tmux split-window -v -t berg top; fi
+tmux select-layout -t berg tiled
+tmux select-pane -t berg:0.0
+exec tmux attach -t berg
+"""
 # Open MPI: no tree of logins, as only rank 0 has the key; TCP on the machines' own interface, not
 # docker's; no binding to cores, so that threads may use all.
 MPIRUN = """\
@@ -255,6 +270,14 @@ def write_mpi(run: Run) -> None:
     exports = " ".join(f"-x {name}" for name in [*sorted(run.variables.keys() - own), "PATH"])
     MPI.write_text(MPIRUN.format(hostfile=HOSTFILE, interface=interface, exports=exports))
     MPI.chmod(0o755)
+
+
+def write_login(run: Run) -> None:
+    """Write the program `tt`, and the command's variables for logins through berg ssh."""
+    TT.write_text(PANES)
+    TT.chmod(0o755)
+    lines = [f"export {name}={shlex.quote(text)}\n" for name, text in run.variables.items()]
+    (ROOT / "berg/login.sh").write_text("".join(lines))
 
 
 def add_lines(file: Path, lines: list[str]) -> None:

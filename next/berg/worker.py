@@ -396,6 +396,7 @@ def run_command(run: Run, mirror: Mirror) -> Ending:
         **job.env,
     }
     machines.write_mpi(run)
+    machines.write_login(run)
     waits = job.is_devbox or (run.rank > 0 and not job.each)
     run.words = ["sleep", "infinity"] if waits else ["bash", "-o", "pipefail", "-c", job.cmd]
     with ExitStack() as stack:
