@@ -2,7 +2,8 @@
 
 The user's index, branches and stash stay as they are: files are added to a copy of the index, and
 a commit that no branch has is made from it. History is cut behind HEAD, so a machine gets two
-commits at most. Not covered: submodules, LFS, sparse checkouts.
+commits at most. Submodules that are checked out go along, each with a commit of its own. Not
+covered: commits that a job makes in them, LFS, sparse checkouts.
 """
 
 import contextlib
@@ -29,6 +30,7 @@ PACKAGES = ["click", "google-cloud-storage", "GitPython", "google-crc32c", "obst
 SETTINGS = ("remote.origin.url", "user.name", "user.email")  # that a job's repository has too
 LARGE = 50_000_000  # bytes of an untracked file that a user hears of
 SECRETS = re.compile(r"(^|/)(\.env(\.\w+)?|.*\.pem|id_(rsa|ed25519|ecdsa)|.*credentials.*\.json)$")
+SUBMODULE = "160000"  # mode of a submodule's commit
 SAVED = "berg_commits.bundle"  # in the results: commits that the job made
 AUTHOR = {f"GIT_{who}_{what}": text for who in ("AUTHOR", "COMMITTER") for what, text in
           (("NAME", "berg"), ("EMAIL", "berg@localhost"))}  # fmt: skip
@@ -49,6 +51,9 @@ class Snapshot:
         default_factory=dict
     )  # of git: origin, and the user's identity
     is_named: bool = False  # the user named the commit: the working tree does not count
+    files: list[str] = field(default_factory=list)  # of the commit
+    submodules: dict[str, "Snapshot"] = field(default_factory=dict)  # by their paths
+    missing: list[str] = field(default_factory=list)  # submodules that are not checked out
 
     @property
     def repo(self) -> str:
@@ -67,10 +72,13 @@ class Snapshot:
             "object": self.object,
             "tags": self.tags[:20],
             "settings": self.settings,
+            "submodules": {path: each.record() for path, each in self.submodules.items()},
         }
 
     def __str__(self) -> str:
         on = f" ({self.branch})" if self.branch else ""
+        if self.submodules:
+            on += f", and {', '.join(self.submodules)}"
         if not self.changed:
             return f"{self.repo} at {self.head[:12]}{on}"
         return f"{self.repo} at {self.head[:12] or 'no commit'}{on}, with {len(self.changed)} changed files"
@@ -105,6 +113,33 @@ def find_root(folder: Path) -> Path:
 
 def take(folder: Path, revision: str = "") -> Snapshot:
     """The working tree with untracked files, without ignored ones; or the commit that is named."""
+    snapshot = take_one(folder, revision)
+    for path, mode, commit in entries(snapshot.root, snapshot.commit):
+        if mode != SUBMODULE:
+            snapshot.files.append(path)
+            continue
+        try:
+            if not (snapshot.root / path / ".git").exists():
+                raise BergError("it is not checked out")
+            inner = take(snapshot.root / path, commit if revision else "")
+        except BergError:
+            snapshot.missing.append(path)
+            continue
+        snapshot.submodules[path] = inner
+        snapshot.files += [f"{path}/{each}" for each in inner.files]
+        snapshot.missing += [f"{path}/{each}" for each in inner.missing]
+    return snapshot
+
+
+def entries(folder: Path, commit: str) -> list[tuple[str, str, str]]:
+    """Path, mode and object of all that a commit has."""
+    rows = git(folder, "ls-tree", "-r", "-z", "--full-tree", commit).split("\0")
+    parts = [row.partition("\t") for row in rows if row]
+    return [(path, about.split()[0], about.split()[2]) for about, _, path in parts]
+
+
+def take_one(folder: Path, revision: str) -> Snapshot:
+    """A repository without its submodules."""
     root = find_root(folder)
     cwd = os.path.relpath(folder.resolve(), root.resolve())
     branch = git(root, "branch", "--show-current")
@@ -146,7 +181,7 @@ def setting(folder: Path, key: str) -> str:
 def warnings(snapshot: Snapshot) -> list[str]:
     """What a user should know before this code is sent."""
     found = []
-    for path in git(snapshot.root, "ls-tree", "-r", "--name-only", snapshot.commit).splitlines():
+    for path in snapshot.files:
         if SECRETS.search(path):
             found.append(f"{path} looks like a secret, and would be sent. Ignore it: .gitignore")
     for line in snapshot.changed:
@@ -158,6 +193,8 @@ def warnings(snapshot: Snapshot) -> list[str]:
 
 def send(snapshot: Snapshot, bucket: Bucket) -> None:
     """Send the commit, its parent and their files as one bundle, unless the bucket has it."""
+    for inner in snapshot.submodules.values():
+        send(inner, bucket)
     if bucket.get(snapshot.object):
         return
     objects = Path(
@@ -180,7 +217,12 @@ def send(snapshot: Snapshot, bucket: Bucket) -> None:
 
 def check_out(bucket: Bucket, repo: str, record: dict[str, Any]) -> Path:
     """Make /root/code/<repo> the commit that was submitted; return the folder."""
-    folder, commit = ROOT / "code" / repo, str(record["commit"])
+    check_out_to(ROOT / "code" / repo, bucket, record)
+    return ROOT / "code" / repo
+
+
+def check_out_to(folder: Path, bucket: Bucket, record: dict[str, Any]) -> None:
+    commit = str(record["commit"])
     if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", commit):
         raise BergError(f"{commit!r} is no commit")
     folder.mkdir(parents=True, exist_ok=True)
@@ -201,7 +243,9 @@ def check_out(bucket: Bucket, repo: str, record: dict[str, Any]) -> Path:
     for tag in record.get("tags", []):
         if is_ref(folder, f"refs/tags/{tag}"):
             git(folder, "update-ref", f"refs/tags/{tag}", head)
-    return folder
+    places = {path for path, mode, _ in entries(folder, commit) if mode == SUBMODULE}
+    for path in places & record.get("submodules", {}).keys():
+        check_out_to(folder / path, bucket, record["submodules"][path])
 
 
 def is_ref(folder: Path, name: str) -> bool:

@@ -21,7 +21,7 @@ from typing import Any
 
 import click
 
-from berg import BergError, code, features, gce, ssh, terminal
+from berg import BergError, code, features, gce, install, ssh, terminal
 from berg import job as jobs
 from berg import rows as rows_
 from berg.bucket import Bucket, Changed
@@ -188,6 +188,7 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
     add_due(plan)
     for feature in plan.features:
         feature.change(plan)
+    plan.rows |= install.foresee(plan)
     return plan
 
 

@@ -1,0 +1,80 @@
+"""What a plan says of packages and of the command, before a machine starts."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import Cloud, Done, commit
+
+LOCK = 'version = 1\n[[package]]\nname = "core"\nsource = { editable = "libs/core" }\n'
+GIT = ["git", "-c", "protocol.file.allow=always"]
+
+
+def plan(cloud: Cloud, project: Path, *words: str) -> Done:
+    return cloud.run("run", "-g", "0", "--dry-run", *(words or ("python train.py",)), cwd=project)
+
+
+@pytest.fixture
+def submodule(project: Path, tmp_path: Path) -> Path:
+    inner = tmp_path / "core"
+    inner.mkdir()
+    (inner / "core.py").write_text("print('inner')\n")
+    commit(inner)
+    words = [*GIT, "submodule", "--quiet", "add", str(inner), "libs/core"]
+    subprocess.run(words, cwd=project, check=True)
+    commit(project)
+    return project / "libs/core"
+
+
+def test_files_that_are_not_read_are_named_with_their_option(cloud: Cloud, project: Path) -> None:
+    names = ["conda_environment.yaml", "env.yml", "environment-gpu.yml", "envs/a.yml",
+             "requirements-gpu.txt", "requirements/dev.txt", "pixi.toml", "Dockerfile"]  # fmt: skip
+    for name in ["requirements.txt", *names]:
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).touch()
+    said = plan(cloud, project).err
+    assert "Install   requirements.txt" in said
+    assert not [name for name in names if f"{name} (--" not in said], said
+    (project / "requirements.txt").unlink()
+    done = plan(cloud, project)
+    assert done.code == 1 and "conda" in done.err and "--install none" in done.err
+    assert plan(cloud, project, "--install", "none", "python train.py").code == 0
+
+
+def test_a_package_in_a_submodule_that_is_not_here_is_refused(
+    cloud: Cloud, project: Path, submodule: Path
+) -> None:
+    (project / "uv.lock").write_text(LOCK)
+    assert "uv.lock: uv sync" in plan(cloud, project).err
+    words = ["git", "submodule", "--quiet", "deinit", "-f", "libs/core"]
+    subprocess.run(words, cwd=project, check=True)
+    done = plan(cloud, project)
+    assert done.code == 1 and "git submodule update --init libs/core" in done.err
+    (project / "uv.lock").write_text(LOCK.replace("libs/core", "../elsewhere"))
+    assert "outside of the repository" in plan(cloud, project).err
+
+
+def test_submodules_are_sent_as_they_are_here(cloud: Cloud, project: Path, submodule: Path) -> None:
+    (submodule / "core.py").write_text("print('changed')\n")
+    words = ["-n", "inner", "--wait", "python3 libs/core/core.py; git -C libs/core log --format=%s"]
+    done = cloud.run("run", "-g", "0", *words, cwd=project)
+    assert done.code == 0, done.err
+    log = cloud.log("inner")
+    assert "changed" in log and "\nfiles\n" in log, log
+
+
+@pytest.mark.parametrize(
+    ("command", "word"),
+    [
+        ("python tran.py --data x.py", "tran.py"), ("pythn train.py", "pythn"), ("./go.sh", "./go.sh"),
+        ("torchrun --nproc 2 tran.py", "tran.py"), ("echo 'a", "shell"),
+        ("A=1 python train.py --out new.py", ""), ("python -m pkg x.py", ""), ("cd x && python y.py", ""),
+        ("for i in 1 2; do echo $i; done", ""), ("torchrun train.py", ""),
+    ],
+)  # fmt: skip
+def test_words_that_are_nowhere_are_named(
+    cloud: Cloud, project: Path, command: str, word: str
+) -> None:
+    said = plan(cloud, project, command).err
+    assert ("Careful" in said) == bool(word), said
+    assert word in said.partition("Careful")[2]
