@@ -12,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,8 @@ from pathlib import Path
 
 import click
 
-from berg import BergError, code, ssh, terminal
+from berg import BergError, code, gce, jobs, ssh, terminal
+from berg.bucket import trouble
 from berg.config import Config
 from berg.gce import Machine
 from berg.job import Job
@@ -38,7 +40,7 @@ LOCKS = ("uv.lock", "requirements.txt", "poetry.lock", "Pipfile.lock")
 Stamp = tuple[int, int, int]  # mode, size in bytes, and time of the last change in ns
 
 
-class Away(Exception):
+class Away(OSError):
     """The machine did not answer, which may pass."""
 
 
@@ -192,18 +194,25 @@ def sync(name: str, once: bool, send_secrets: bool) -> None:
         raise BergError(f"{state.name} is {of}, and this is {root.name!r}. Run berg sync there")
     where = ", ".join(machine.name for machine in machines)
     terminal.say(f"Sending {root} to {where}" + ("" if once else "; Ctrl-C ends it"))
-    with ThreadPoolExecutor(len(machines)) as pool, contextlib.suppress(KeyboardInterrupt):
-        stops: list[bool] = []  # others end when one raises, or at Ctrl-C
+    over = threading.Event()  # others end when one raises, or at Ctrl-C
+
+    def work(machine: Machine) -> None:
         try:
-            ask = lambda machine: follow(config, root, job, machine, once, send_secrets, stops)  # noqa: E731
-            [*pool.map(ask, machines)]
+            follow(config, root, job, machine, once, send_secrets, over)
+        except BergError:
+            over.set()
+            raise
+
+    with ThreadPoolExecutor(len(machines)) as pool, contextlib.suppress(KeyboardInterrupt):
+        try:
+            [*pool.map(work, machines)]
         finally:
-            stops.append(True)
+            over.set()
 
 
 def follow(
     config: Config, root: Path, job: Job, machine: Machine, once: bool, all_files: bool,
-    stops: list[bool],
+    over: threading.Event,
 ) -> None:  # fmt: skip
     """Send what changes to one machine, until the end; one that does not answer is tried again."""
     said: set[str] = set()
@@ -213,13 +222,13 @@ def follow(
             said.add(text)
             terminal.say(text)
 
-    while not stops:
+    while not over.is_set():
         try:
             with (
                 tempfile.TemporaryDirectory(prefix="berg-") as folder,
                 reached(config, machine, job, Path(folder)) as checkout,
             ):
-                while not stops:
+                while not over.is_set():
                     files = files_of(root)
                     if not all_files:
                         without_secrets(files, checkout.known, say)
@@ -234,9 +243,21 @@ def follow(
                             terminal.say(f"{lock} has changed: install it again on {machine.name}")
                     if once:
                         return
-                    time.sleep(PAUSE)
-        except Away as error:
-            say(f"{machine.name}: {error}; trying again until it answers")
-            time.sleep(AGAIN)
-            if not any(each.id == machine.id for each in ssh.machines_of(config, job.name)[1]):
-                raise BergError(f"{machine.name} is gone. See: berg show {job.name}") from None
+                    over.wait(PAUSE)
+        except trouble() as error:  # the laptop may have slept
+            if not over.wait(PAUSE):
+                say(f"{machine.name}: {error}; trying again until it answers")
+                over.wait(AGAIN)
+                machine = present(config, job, machine)
+
+
+def present(config: Config, job: Job, machine: Machine) -> Machine:
+    """The machine that has the name now: Google makes some again; raise BergError if it is gone."""
+    with contextlib.suppress(*trouble()):
+        state = jobs.find(config, job.name)
+        for each in gce.machines(config, job.name):
+            if each.name == machine.name:
+                return each
+        if state.is_final or not job.returns:
+            raise BergError(f"{machine.name} is gone. See: berg show {job.name}")
+    return machine
