@@ -9,7 +9,7 @@ from berg import BergError, google, terminal
 from berg.bucket import Bucket
 from berg.config import Config, home, path
 
-LOCAL = {"project": "berg-local", "bucket": "berg-local-results"}
+LOCAL = {"project": "berg-local", "bucket": "berg-local-results", "ask_above": "0"}
 ACCOUNT, ROLE = "berg-worker", "bergMachine"
 RIGHTS = [  # of a machine in its project
     "compute.instances.get",
