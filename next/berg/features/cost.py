@@ -82,7 +82,9 @@ class Price(Feature):
         if usd is None:
             plan.rows["Price"] = "unknown: Google's public list lacks a part of it"
         else:
+            most = plan.job.features.get("MaxCost", {}).get("max_cost")
             each = " for each attempt" if plan.job.returns else ""
+            each += f", {terminal.dollars(most)} for all" if each and most else ""
             plan.rows["Price"] = (
                 f"{terminal.dollars(plan.usd_per_hour)} an hour, at most {terminal.dollars(usd)} in "
                 f"{terminal.duration(plan.seconds)}{each}"
