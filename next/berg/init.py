@@ -22,8 +22,16 @@ from berg.bucket import Bucket
 from berg.config import Config
 from berg.google import GoogleError, last_part
 
-LOCAL = {"project": "berg-local", "bucket": "berg-local-results"}
-ANSWERS = ("project", "region", "bucket", "service_account", "endpoint", "credentials_file")
+LOCAL = {"project": "berg-local", "bucket": "berg-local-results", "ask_above": "0"}
+ANSWERS = (
+    "project",
+    "region",
+    "bucket",
+    "service_account",
+    "endpoint",
+    "credentials_file",
+    "ask_above",
+)
 ACCOUNT, ROLE = "berg-worker", "bergMachine"
 BUCKET_ROLE = "roles/storage.objectUser"
 RIGHTS = [  # of a machine in its project

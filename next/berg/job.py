@@ -105,6 +105,8 @@ class State:
     returns: bool = False
     machines: int = 1
     gpus: str = ""  # in words
+    rate: float | None = None  # USD an hour of each machine; None: unknown
+    seconds_before: float = 0.0  # of its machines in earlier attempts
     id: str = ""  # of the job
     created_at: str = ""
     attempt: int = 1
@@ -124,6 +126,27 @@ class State:
     @property
     def changed_at(self) -> str:
         return self.times[self.state]
+
+    @property
+    def seconds(self) -> float:
+        """How long its machines have worked in all attempts, until its end or now."""
+        if not (began := self.times.get(STARTING) or self.times.get(RUNNING)):
+            return self.seconds_before
+        over = [time for step, time in self.times.items() if step in (STOPPED, *FINAL)]
+        if self.times.get(SUBMITTED, "") > began:  # it waits for its next attempt
+            over.append(self.times[SUBMITTED])
+        end = age(max(min(over), self.synced_until)) if over else 0
+        return self.seconds_before + max(0.0, age(began) - end)
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        return None if self.rate is None else self.rate * self.machines
+
+    @property
+    def usd(self) -> float | None:
+        """What it has cost so far, about; None: unknown."""
+        hourly = self.usd_per_hour
+        return None if hourly is None else round(hourly * self.seconds / 3600, 4)
 
     def content(self) -> bytes:
         return json.dumps(asdict(self)).encode()

@@ -101,12 +101,13 @@ def list_(everything: bool, as_json: bool) -> None:
             terminal.duration(records.age(state.created_at)),
             state.zone,
             state.gpus,
+            terminal.dollars(state.usd),
             "" if state.exit_code is None else str(state.exit_code),
             state.results,
         ]
         for state in shown
     ]
-    terminal.show_table(["NAME", "STATE", "AGE", "ZONE", "GPUS", "EXIT", "RESULTS"], rows)
+    terminal.show_table(["NAME", "STATE", "AGE", "ZONE", "GPUS", "COST", "EXIT", "RESULTS"], rows)
     ended = {state.name for state in states if state.is_final}
     alone = [
         machine
@@ -123,7 +124,8 @@ def list_(everything: bool, as_json: bool) -> None:
 
 def about(config: Config, state: State) -> dict[str, Any]:
     folder = f"gs://{config.bucket}/{records.results_prefix(state.results)}"
-    return {**asdict(state), "results_url": folder}
+    costs = {"usd": state.usd, "usd_per_hour": state.usd_per_hour}
+    return {**asdict(state), **costs, "results_url": folder}
 
 
 @click.command()
@@ -153,6 +155,7 @@ def show(name: str, as_json: bool) -> None:
             f"{number} {state.state} {rows.describe(job.rows[number])} {state.reason}".rstrip()
             for number, (state, _) in sorted(records.row_states(Bucket(config), state.name).items())
         ),
+        "Cost": f"{terminal.dollars(state.usd)}, at {terminal.dollars(state.usd_per_hour)} an hour",
         "Missing": "\n".join(f"{path}: {reason}" for path, reason in state.missing.items()),
         "Times": "\n".join(f"{time} {step}" for step, time in state.times.items()),
         "User": job.user,
@@ -347,7 +350,8 @@ def start(names: tuple[str, ...]) -> None:
         with contextlib.suppress(BergError, Changed):  # its records may be damaged
             state, generation = records.read_state(bucket, name)
             if state.state == STOPPED:
-                state.state, state.times[SUBMITTED] = SUBMITTED, records.now(bucket.time())
+                state.state, state.seconds_before = SUBMITTED, state.seconds
+                state.times = {SUBMITTED: records.now(bucket.time())}
                 records.write_state(bucket, state, generation)
         terminal.say(f"{name} is on. Log in: berg ssh {name}")
 

@@ -16,6 +16,7 @@ from typing import Any
 from berg import google
 from berg.config import Config, home
 from berg.gce import SSD_GB, Shape, included_ssds
+from berg.job import Job
 
 URL = "/v1/services/6F81-5844-456A/skus"  # of Compute Engine
 FIELDS = "nextPageToken,skus(description,serviceRegions,category(resourceGroup),pricingInfo)"
@@ -24,6 +25,7 @@ FRESH = 86400  # seconds
 HOURS_A_MONTH = 730
 # What follows the name of a GPU, chip or disk, and what precedes that of CPUs and memory.
 STANDARD, SPOT, FLEX = "STANDARD", "SPOT", "FLEX_START"  # as Google names them
+RESERVED = "SPECIFIC_RESERVATION"
 AFTER = {STANDARD: "", SPOT: " attached to Spot Preemptible VMs"}
 AFTER[FLEX] = " attached to DWS Defined Duration VMs"
 BEFORE = {STANDARD: "", SPOT: "Spot Preemptible ", FLEX: "DWS Defined Duration "}
@@ -84,6 +86,37 @@ def hourly(
         found.append((own_price(listed, "SSD backed Local Storage", model), ssds * SSD_GB))
     known = [each * count for each, count in found if each is not None]
     return sum(known) if known and len(known) == len(found) else None
+
+
+def of_machines(
+    config: Config, job: Job, request: dict[str, Any], zones: list[str]
+) -> float | None:
+    """USD for an hour of a job's machines, in the most expensive region of these zones; None: unknown,
+    as that of a reservation, which is paid for in any case.
+    """
+    if request.get("reservationAffinity", {}).get("consumeReservationType") == RESERVED:
+        return None
+    model = request["scheduling"].get("provisioningModel", STANDARD)
+    disk, *ssds = request["disks"]
+    boot = disk["initializeParams"]
+    about = model == SPOT, model == FLEX, float(boot["diskSizeGb"]), boot["diskType"], len(ssds)
+    shape = Shape(job.machine_type, job.gpus, job.gpu_type)
+    found = [
+        hourly(config, shape, zone, *about)
+        for zone in {zone.rpartition("-")[0]: zone for zone in zones}.values()
+    ]
+    known = [usd for usd in found if usd is not None]
+    return max(known) * job.machines if known and len(known) == len(found) else None
+
+
+def disk(config: Config, zone: str, disk_type: str, gb: float) -> float | None:
+    """USD for an hour of a disk; None: unknown."""
+    try:
+        listed = region_prices(config, zone.rpartition("-")[0])
+    except (google.GoogleError, OSError, ValueError, KeyError):
+        return None
+    usd = price(listed, DISKS.get(disk_type, disk_type))
+    return None if usd is None else usd * gb
 
 
 def parts(

@@ -8,7 +8,7 @@
 """
 
 import contextlib
-import dataclasses
+import functools
 import signal
 import sys
 import threading
@@ -21,7 +21,7 @@ from typing import Any
 
 import click
 
-from berg import BergError, code, features, gce, install, ssh, terminal
+from berg import BergError, code, features, gce, install, prices, ssh, terminal
 from berg import job as jobs
 from berg import rows as rows_
 from berg.bucket import Bucket, Changed
@@ -115,6 +115,35 @@ class Plan:
     ended: State | None = None  # of a job that is resumed: how its last attempt ended
     generation: int = 0  # of that state
 
+    @property
+    def seconds(self) -> int:
+        """Until Google ends the machines."""
+        return int(self.request["scheduling"]["maxRunDuration"]["seconds"])
+
+    @functools.cached_property
+    def usd_per_hour(self) -> float | None:
+        """Of all its machines, once the request says what they are; None: unknown."""
+        with terminal.waiting("Reading Google's prices"):
+            return prices.of_machines(self.config, self.job, self.request, self.zones)
+
+    @property
+    def usd_at_most(self) -> float | None:
+        return None if self.usd_per_hour is None else self.usd_per_hour * self.seconds / 3600
+
+    def record(self) -> dict[str, Any]:
+        """What --json prints of it, and of the job that comes of it."""
+        job = self.job
+        ssds = gce.included_ssds(job.machine_type) or len(self.request["disks"]) - 1
+        return {
+            "name": job.name,
+            "results": f"gs://{self.config.bucket}/{jobs.results_prefix(job.results)}",
+            "usd_per_hour": self.usd_per_hour,
+            "usd_at_most": self.usd_at_most,
+            "max_run_seconds": self.seconds,
+            "scratch_gb": ssds * gce.SSD_GB,
+            **({"num_jobs": len(job.rows)} if job.rows else {}),
+        }
+
 
 def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Feature]) -> Plan:
     """What `submit` would do. Everything that can be refused by now is refused here."""
@@ -197,8 +226,8 @@ def add_due(plan: Plan) -> None:
     for kind in features.kinds():
         if not any(isinstance(each, kind) for each in plan.features) and kind().is_due(plan):
             plan.features.append(kind())
-            if not plan.ended:  # else its record is written
-                plan.job.features[kind.__name__] = kind().record()
+            if not plan.ended and (record := kind().record()):  # else its record is written
+                plan.job.features[kind.__name__] = record
     order = [*features.ALL]
     plan.features.sort(key=lambda each: order.index(type(each).__name__))
 
@@ -230,6 +259,8 @@ def submit(plan: Plan, say: Callable[[str], None] = terminal.say) -> str:
         returns=job.returns, machines=job.machines, created_at=job.created_at,
         times={jobs.SUBMITTED: jobs.now()}, attempt=plan.ended.attempt + 1 if plan.ended else 1,
         gpus=f"{job.gpus} x {job.gpu_type}" if job.gpus else "",
+        rate=None if plan.usd_per_hour is None else plan.usd_per_hour / job.machines,
+        seconds_before=plan.ended.seconds if plan.ended else 0.0,
     )  # fmt: skip
     with taken_back(plan, bucket, say):
         try:
@@ -294,8 +325,10 @@ def end(config: Config, job: Job, used: list[Feature]) -> None:
 
 def go(config: Config, plan: Plan, then: Then) -> None:
     """Show a plan, submit it, and do what the user wants next."""
-    terminal.show_fields(plan.rows, err=True)
+    terminal.show_fields(plan.rows, err=then.as_json or not then.dry_run)
     if then.dry_run:
+        if then.as_json:
+            terminal.show_json({**plan.record(), "request": plan.request})
         return
     for question in plan.questions:
         if not terminal.confirm(f"{question}. Continue?", then.yes, "-y"):
@@ -304,7 +337,7 @@ def go(config: Config, plan: Plan, then: Then) -> None:
     name = plan.job.name
     terminal.say(f"Created {name} in {zone}" if zone else f"{name} waits for a machine")
     if then.as_json:
-        terminal.show_json(dataclasses.asdict(plan.job))
+        terminal.show_json({**plan.record(), "zone": zone})
     elif not (then.tail or then.wait):
         terminal.say(f"Follow it: berg tail {name}")
         terminal.show(name)

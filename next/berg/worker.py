@@ -37,7 +37,7 @@ from berg.bucket import Bucket, Changed, Object, checksum
 from berg.command import Command
 from berg.config import Config
 from berg.feature import Feature
-from berg.job import INSTALLING, RUNNING, STARTING, STOPPED, SUBMITTED, UPLOADING, Job, State
+from berg.job import INSTALLING, LOST, RUNNING, STARTING, STOPPED, SUBMITTED, UPLOADING, Job, State
 from berg.results import Mirror
 
 HOME, RESULTS = code.ROOT / "berg", code.ROOT / "berg_results"
@@ -172,6 +172,7 @@ class Run:
     def write_state(self, state: str, **changes: Any) -> None:
         """Write the job's state, on the machine that leads; raise NotMine if another one has it."""
         if state == STARTING:  # of this attempt
+            self.state.seconds_before = self.state.seconds
             before = self.state.times.items()
             self.state.times = {step: at for step, at in before if step == SUBMITTED}
         self.state = replace(self.state, state=state, **changes)
@@ -306,6 +307,7 @@ def claim(config: Config, facts: Facts) -> Run:
         if not job.returns:
             raise NotMine(f"the job {name} runs on {state.machine} in {state.zone}")
         run.state.attempt += 1  # its machine was taken without a word
+        run.state.times.setdefault(LOST, state.synced_until or state.changed_at)
         run.say(f"{state.machine} was lost; this is attempt {run.state.attempt}")
     if not run.leads:
         machines.enter(run)

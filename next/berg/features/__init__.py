@@ -24,7 +24,9 @@ ALL = {  # class -> its module
     "Flex": "flex",
     "Iap": "iap",
     "Docker": "docker",  # around the command with all that those above gave it
-    "Budget": "budget",  # the last one: it sees what the others asked for
+    "MaxCost": "cost",  # it sees what those above asked for
+    "Budget": "budget",
+    "Price": "cost",  # and what became of it
 }
 COMMANDS: dict[str, str] = {  # command -> its module
     "data": "data",

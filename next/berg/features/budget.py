@@ -18,12 +18,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from berg import BergError, prices, terminal
+from berg import BergError, terminal
 from berg import job as jobs
 from berg.bucket import Bucket, Changed, trouble
 from berg.feature import Feature
-from berg.features import flex
-from berg.gce import Shape
+from berg.features import cost
 
 if TYPE_CHECKING:
     from berg.config import Config
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from berg.worker import Ending, Run
 
 BUDGETS = ".berg/budget/"
-LEAST = 300  # seconds of a machine that are worth a start
 LEAVING = 60  # seconds from the end of a job to that of its machine
 LOOK = 5  # seconds between two looks at what the job has cost
 
@@ -47,40 +45,39 @@ class Budget(Feature):
         self.next = 0.0
 
     def is_due(self, plan: Plan) -> bool:
-        return allowed(plan.config) > 0
+        return plan.config.dollars("budget") > 0
 
     def change(self, plan: Plan) -> None:
-        config, job, scheduling = plan.config, plan.job, plan.request["scheduling"]
+        config, job = plan.config, plan.job
         name = os.environ.get("BERG_BUDGET_NAME") or config.user
         self.user = re.sub(r"[^a-z0-9-]+", "-", name.lower())[:40] or "unknown"
         self.day = time.strftime("%Y-%m-%d", time.gmtime())
-        self.usd_per_hour = usd_per_hour(plan)
+        if plan.usd_per_hour is None:
+            raise BergError(
+                f"the price of {job.machine_type} is not known, so that no budget can count it. Choose "
+                "another machine; or Google's list is off: gcloud services enable "
+                "cloudbilling.googleapis.com"
+            )
+        self.usd_per_hour = plan.usd_per_hour
         own = f"{BUDGETS}{self.day}/{self.user}/{job.name}"
         spent = {path: usd for path, (usd, _) in sums(Bucket(config), self.prefix).items()}
         if plan.ended:
             spent.pop(own, None)
-        total = allowed(config) or math.inf  # a job is resumed where there is no budget
+        total = config.dollars("budget") or math.inf  # a job is resumed where there is no budget
         left = max(0.0, total - sum(spent.values()))
-        seconds = int(min(job.max_seconds, left / self.usd_per_hour * 3600))
-        least = flex.LEAST if scheduling.get("provisioningModel") == prices.FLEX else LEAST
-        if seconds < min(least, job.max_seconds):
+        if not cost.shorten(plan, left / self.usd_per_hour * 3600, "budget"):
             raise BergError(
                 f"${left:.2f} are left of the ${total:g} that your jobs may cost today, and this one "
                 f"costs ${self.usd_per_hour:.2f} an hour. Choose cheaper machines, or wait until "
                 "midnight UTC. The limit: berg config budget, or BERG_BUDGET"
             )
-        self.most = self.usd_per_hour * seconds / 3600
-        scheduling["maxRunDuration"] = {"seconds": str(seconds)}
+        self.most = self.usd_per_hour * plan.seconds / 3600
         if total < math.inf:
             plan.rows["Budget"] = (
-                f"at most ${self.most:.2f} in {terminal.duration(seconds)}, of ${left:.2f} that are "
+                f"at most ${self.most:.2f} in {terminal.duration(plan.seconds)}, of ${left:.2f} that are "
                 f"left of today's ${total:g}"
             )
-        if seconds < job.max_seconds:
-            limit = terminal.duration(seconds)
-            plan.rows["Limit"] = f"{limit}, then Google deletes the machine (budget)"
         if not plan.ended:  # else its record is written, and `look` ends it in time
-            job.max_seconds = seconds
             job.features["Budget"] = self.record()
 
     @property
@@ -98,9 +95,10 @@ class Budget(Feature):
             raise BergError(f"{path} was written by someone else meanwhile. Try again") from None
         listed = sums(bucket, self.prefix)
         earlier = sum(usd for usd, other in listed.values() if other <= generation)
-        if allowed(plan.config) and earlier > allowed(plan.config) + 0.005:
+        total = plan.config.dollars("budget")
+        if total and earlier > total + 0.005:
             raise BergError(
-                f"another job took what was left of the ${allowed(plan.config):g} that your jobs may "
+                f"another job took what was left of the ${total:g} that your jobs may "
                 "cost today. Try again: what is left then is in the plan"
             )
 
@@ -161,39 +159,6 @@ class Budget(Feature):
             costs[run.facts.id] = self.cost(run.job.max_seconds - run.seconds)
             spent = sum(costs.values())
             write(run.bucket, path, spent if is_over else self.most, costs, self.most)
-
-
-def allowed(config: Config) -> float:
-    """Dollars a day; 0 for any."""
-    try:
-        return float(config.budget or 0)
-    except ValueError:
-        raise BergError(
-            f"the budget {config.budget!r} is no number of dollars. Give one: berg config budget 50"
-        ) from None
-
-
-def usd_per_hour(plan: Plan) -> float:
-    """Dollars an hour of all machines, in the most expensive region of the plan."""
-    job, request = plan.job, plan.request
-    model = request["scheduling"].get("provisioningModel", "")
-    disk = request["disks"][0]["initializeParams"]
-    shape = Shape(job.machine_type, job.gpus, job.gpu_type)
-    regions = {zone.rpartition("-")[0]: zone for zone in plan.zones}
-    found = [
-        prices.hourly(
-            plan.config, shape, zone, model == "SPOT", model == "FLEX_START",
-            float(disk["diskSizeGb"]), disk["diskType"], len(request["disks"]) - 1,
-        )
-        for zone in regions.values()
-    ]  # fmt: skip
-    known = [usd for usd in found if usd is not None]
-    if len(known) < len(found) or not known:
-        raise BergError(
-            f"the price of {shape} is not known, so that no budget can count it. Choose another "
-            "machine; or Google's list is off: gcloud services enable cloudbilling.googleapis.com"
-        )
-    return max(known) * job.machines
 
 
 def sums(bucket: Bucket, prefix: str) -> dict[str, tuple[float, int]]:

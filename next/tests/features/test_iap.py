@@ -21,7 +21,7 @@ def test_without_a_way_to_google_no_machine_is_made(cloud: Cloud, project: Path)
     assert done.code == 1 and "--enable-private-ip-google-access" in done.err
     open_google(cloud)
     done = cloud.run("run", "-g", "0", "--dry-run", "true", cwd=project, BERG_NO_EXTERNAL_IP="true")
-    assert done.code == 0 and "ssh goes through IAP" in done.err, done.err
+    assert done.code == 0 and "ssh goes through IAP" in done.out, done.err
 
 
 @pytest.mark.skipif(not shutil.which("gcloud"), reason="gcloud makes the tunnel")

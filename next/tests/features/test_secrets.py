@@ -39,7 +39,7 @@ def test_a_killed_job_leaves_none_and_is_given_its_secrets_again(
         done = cloud.run(*words, "--dry-run", cwd=project, TOKEN="x")
         assert done.code == 1 and "Add: --secret TOKEN" in done.err
         done = cloud.run(*words, "--dry-run", "--secret", "TOKEN", cwd=project, TOKEN="x")
-        assert done.code == 0 and "TOKEN" in done.err, done.err
+        assert done.code == 0 and "TOKEN" in done.out, done.err
 
 
 def test_what_cannot_be_a_secret_is_refused(cloud: Cloud, project: Path) -> None:

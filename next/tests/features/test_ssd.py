@@ -25,6 +25,6 @@ def test_the_disks_are_one_folder(cloud: Cloud, project: Path) -> None:
 def test_disks_that_come_with_a_machine_need_no_option(cloud: Cloud, project: Path) -> None:
     words = ["run", "--machine-type", "a2-ultragpu-1g", "--dry-run", "-z", "us-central1-a"]
     done = cloud.run(*words, "true", cwd=project)
-    assert done.code == 0 and "375 GB of local SSD" in done.err, done.err
+    assert done.code == 0 and "375 GB of local SSD" in done.out, done.err
     done = cloud.run(*words, "--local-ssd", "2", "true", cwd=project)
     assert done.code == 1 and "comes with 1 local SSDs" in done.err

@@ -1,0 +1,132 @@
+"""`berg gpus`: what Google has of each GPU type: numbers in a machine, quota, prices, zones."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import click
+
+from berg import gce, google, prices, terminal
+from berg.config import Config
+from berg.features.flex import NOT_ON_DEMAND
+from berg.gce import GPUS, Shape
+from berg.google import last_part
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Gpu:
+    """A GPU type; prices are of the smallest machine with it, in the region of the settings."""
+
+    type: str
+    per_machine: list[int]  # how many a machine may have
+    machine_type: str
+    zones: list[str]  # of all regions
+    quota_left: float | None = None  # in the region; None: Google shows none
+    spot_quota_left: float | None = None
+    usd_per_hour: float | None = None  # None: unknown, or not on demand
+    spot_usd_per_hour: float | None = None
+    flex_usd_per_hour: float | None = None
+
+
+def offered(config: Config) -> list[Gpu]:
+    """All GPU types of Berg's, as Google offers them."""
+    _ = config.credentials
+    with ThreadPoolExecutor(3) as pool:
+        quotas = pool.submit(quotas_left, config)
+        machine_types = pool.submit(built_in, config)
+        fields = "items/*/acceleratorTypes(name,zone,maximumCardsPerInstance),nextPageToken"
+        kinds = [*google.items(config, "/aggregated/acceleratorTypes", fields=fields)]
+    found = []
+    for name, (accelerator, pattern) in GPUS.items():
+        rows = [row for row in kinds if row["name"] == accelerator]
+        most = max((row.get("maximumCardsPerInstance", 0) for row in rows), default=0)
+        machines = {count: f"n1-standard-{gce.CPUS}" for count in (1, 2, 4, 8) if count <= most}
+        if pattern:
+            machines = machine_types.result().get(accelerator, {})
+        zones = sorted({last_part(row["zone"]) for row in rows})
+        smallest = machines[min(machines)] if machines else ""
+        gpu = Gpu(name, sorted(machines), smallest, zones)
+        metric = f"NVIDIA_{name.upper().replace('-', '_')}_GPUS"
+        gpu.quota_left = quotas.result().get(metric)
+        gpu.spot_quota_left = quotas.result().get(f"PREEMPTIBLE_{metric}")
+        found.append(gpu)
+    add_prices(config, found[0])  # this reads the list, which all need
+    with ThreadPoolExecutor(8) as pool:
+        [*pool.map(lambda gpu: add_prices(config, gpu), found[1:])]
+    return found
+
+
+def built_in(config: Config) -> dict[str, dict[int, str]]:
+    """The smallest machine type with each number of each accelerator."""
+    pattern = "|".join(pattern for _, pattern in GPUS.values() if pattern)
+    query = {"filter": f'name eq "({pattern})"', "maxResults": "500"}
+    fields = "items/*/machineTypes(name,guestCpus,accelerators),nextPageToken"
+    rows = [*google.items(config, "/aggregated/machineTypes", fields=fields, **query)]
+    found: dict[str, dict[int, str]] = {}
+    for row in sorted(rows, key=lambda row: int(row["guestCpus"])):
+        kind, count = gce.built_in(row)
+        found.setdefault(kind, {}).setdefault(count, row["name"])
+    return found
+
+
+def quotas_left(config: Config) -> dict[str, float]:
+    """What is left of each quota that Google shows of the region and the project."""
+    rows: list[Row] = []
+    for path in (f"/regions/{config.region}", ""):
+        rows += google.call(config, "GET", path, fields="quotas").get("quotas", [])
+    return {row["metric"]: max(0.0, row["limit"] - row["usage"]) for row in rows}
+
+
+def add_prices(config: Config, gpu: Gpu) -> None:
+    here = [zone for zone in gpu.zones if zone.rpartition("-")[0] == config.region]
+    if not here or not gpu.machine_type:
+        return
+    shape = Shape(gpu.machine_type, gpu.per_machine[0], gpu.type)
+    if not shape.machine_type.startswith(NOT_ON_DEMAND):
+        gpu.usd_per_hour = prices.hourly(config, shape, here[0])
+    gpu.spot_usd_per_hour = prices.hourly(config, shape, here[0], is_spot=True)
+    if not shape.is_attached:
+        gpu.flex_usd_per_hour = prices.hourly(config, shape, here[0], is_flex=True)
+
+
+def number(value: float | None) -> str:
+    return "?" if value is None else f"{value:g}"
+
+
+@click.command()
+@click.option("-a", "--all", "everywhere", is_flag=True, help="Show the zones of all regions.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def gpus(everywhere: bool, as_json: bool) -> None:
+    """Show GPU types: how many a machine may have, quota left, list prices, zones.
+
+    Quotas, prices and zones are those of your region, on demand and as Spot; ? means that Google shows
+    none. A price is that of the smallest machine with the GPU, without disk and traffic.
+
+    \b
+    berg gpus
+    berg gpus --json | jq -r '.[] | select(.type == "l4") | .zones[]'
+    """
+    config = Config.load()
+    with terminal.waiting("Asking Google"):
+        found = offered(config)
+    if as_json:
+        return terminal.show_json([asdict(gpu) for gpu in found])
+    rows = []
+    for gpu in found:
+        here = [zone for zone in gpu.zones if zone.rpartition("-")[0] == config.region]
+        regions = sorted({zone.rpartition("-")[0] for zone in gpu.zones})
+        zones = gpu.zones if everywhere else [zone[len(config.region) + 1 :] for zone in here]
+        money = [gpu.usd_per_hour, gpu.spot_usd_per_hour, gpu.flex_usd_per_hour]
+        rows.append([
+            gpu.type,
+            ",".join(map(str, gpu.per_machine)),
+            number(gpu.quota_left),
+            number(gpu.spot_quota_left),
+            *map(terminal.dollars, money),
+            ", ".join(zones) or f"none; in {', '.join(regions[:3])}" + ", …" * (len(regions) > 3),
+        ])  # fmt: skip
+    columns = ["TYPE", "GPUS", "QUOTA", "SPOT QUOTA", "DEMAND", "SPOT", "FLEX"]
+    place = "ZONES" if everywhere else f"ZONES OF {config.region}"
+    return terminal.show_table([*columns, place], rows)

@@ -1,0 +1,90 @@
+"""A plan says what it costs, a limit holds whatever lifts it, and a dear plan asks first."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from conftest import Cloud
+
+from berg import job as jobs
+from berg.job import State
+
+BIG = ["run", "-g", "0", "-c", "96"]  # $4.58 an hour
+
+
+def planned(cloud: Cloud, project: Path, *words: str, **env: str) -> Any:
+    done = cloud.run(*BIG, *words, "--dry-run", "--json", "true", cwd=project, **env)
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+def test_a_plan_says_what_it_costs(cloud: Cloud, project: Path) -> None:
+    plan = planned(cloud, project, "--max-hours", "2", "-n", "dear")
+    assert plan["name"] == "dear" and plan["max_run_seconds"] == 7200
+    assert 4 < plan["usd_per_hour"] < 6
+    assert abs(plan["usd_at_most"] - 2 * plan["usd_per_hour"]) < 0.01
+    spots = planned(cloud, project, "--spot", "-m", "3")["usd_per_hour"]
+    assert 0 < spots / 3 < plan["usd_per_hour"] / 2
+    shown = cloud.run(*BIG, "--max-hours", "2", "--dry-run", "true", cwd=project).out
+    assert f"${plan['usd_per_hour']:.2f} an hour, at most ${plan['usd_at_most']:.2f} in 2h" in shown
+
+
+def test_a_limit_ends_a_job_sooner_and_no_option_lifts_the_environments(
+    cloud: Cloud, project: Path
+) -> None:
+    def most(*words: str, **env: str) -> float:
+        return float(planned(cloud, project, *words, **env)["usd_at_most"])
+
+    env = {"BERG_MAX_COST": "1"}
+    for words in (["--max-cost", "50"], ["--max-cost", "0"]):
+        assert 0.99 < most(*words, **env) < 1.001, words
+    assert most("--max-cost", "0.5", **env) < 0.501
+    (project / "pyproject.toml").write_text("[tool.berg]\nmax-cost = 500\n")
+    assert most(**env) < 1.001
+    (project / "pyproject.toml").write_text("[tool.berg]\nmax-cost = 1\n")
+    assert most() < 1.001
+    assert most("--max-cost", "0") > 500
+    done = cloud.run(*BIG, "--max-cost", "0.1", "true", cwd=project)
+    assert done.code == 1 and "$0.1 (--max-cost) are spent after 78 seconds" in done.err, done.err
+    words = ["run", "--machine-type", "n2-standard-4", "--max-cost", "1", "true"]
+    done = cloud.run(*words, cwd=project)
+    assert done.code == 1 and "price of this is not known" in done.err, done.err
+
+
+def test_a_dear_plan_or_one_of_unknown_price_asks(cloud: Cloud, project: Path) -> None:
+    def refused(*words: str, **env: str) -> str:
+        done = cloud.run(*words, "-n", "asks", "true", cwd=project, **env)
+        assert done.code == 1 and not cloud.read(".berg/jobs/asks_state.json"), done.err
+        return done.err
+
+    few = {"BERG_ASK_ABOVE": "100"}
+    assert "This may cost $771; berg asks above $100" in refused(*BIG, **few)
+    assert "an unknown sum" in refused("run", "--machine-type", "n2-standard-4", **few)
+    (project / "pyproject.toml").write_text("[tool.berg]\nask-above = 3\n")
+    assert "above $3" in refused(*BIG, "--max-hours", "1", **few)
+    done = cloud.run(*BIG, "-n", "agreed", "-y", "sleep 60", cwd=project, **few)
+    assert done.code == 0, done.err
+    (row,) = [row for row in json.loads(cloud.run("list", "--json").out) if row["name"] == "agreed"]
+    assert 4 < row["usd_per_hour"] < 6 and row["usd"] >= 0
+    assert "an hour" in cloud.run("show", "agreed").out
+    cloud.run("kill", "-y", "--now", "agreed")
+
+
+def test_a_job_costs_while_its_machines_work() -> None:
+    """Not while it waits for one, nor after its end; earlier attempts count."""
+    hour = {n: f"2026-01-01T{n:02}:00:00Z" for n in range(9)}
+    running = {jobs.SUBMITTED: hour[0], jobs.STARTING: hour[1], jobs.RUNNING: hour[2]}
+    cases: list[tuple[dict[str, str], str, float]] = [
+        ({jobs.SUBMITTED: hour[0]}, "", 0),
+        ({**running, jobs.SUCCEEDED: hour[4]}, "", 3),
+        ({**running, jobs.SUBMITTED: hour[4]}, "", 3),
+        ({**running, jobs.LOST: hour[2]}, hour[3], 2),
+        ({jobs.SUBMITTED: hour[0], jobs.RUNNING: hour[1], jobs.FAILED: hour[2]}, "", 1),
+    ]
+    for times, synced, hours in cases:
+        state = State("x", times=times, synced_until=synced, rate=2.0, machines=3)
+        assert round(state.seconds / 3600, 2) == hours, times
+        assert state.usd == round(6.0 * hours, 4)
+        state.seconds_before = 7200.0
+        assert state.usd == round(6.0 * (hours + 2), 4)
+    assert State("x").usd is None
