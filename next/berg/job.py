@@ -100,6 +100,7 @@ class State:
     name: str
     state: str = SUBMITTED
     user: str = ""
+    note: str = ""  # the user's own
     results: str = ""
     is_devbox: bool = False
     returns: bool = False
