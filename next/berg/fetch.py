@@ -113,11 +113,7 @@ class Fetch:
 
     def rows(self, view_ns: int | None) -> dict[str, Row]:
         """What the folder is to have."""
-        _, at_ns, rows = (
-            newest(self.bucket, self.job, self.machines, view_ns or 1 << 62)
-            if self.job
-            else (0, 0, {})
-        )
+        at_ns, rows = self.moment(view_ns) if self.job else (0, {})
         if view_ns and not at_ns:
             raise BergError(f"there are no results of {self.job} from then. See: berg show --views")
         start = f"{self.own}/"
@@ -132,6 +128,22 @@ class Fetch:
             path: Row(each.size, each.crc, each.generation, each.updated_ns)
             for path, each in self.plain.items()
         }
+
+    def moment(self, view_ns: int | None) -> tuple[int, dict[str, Row]]:
+        """Time and rows of a moment; (0, {}) without one, or if others wrote what cannot be one."""
+        damage = (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError)
+        try:
+            _, at_ns, rows = newest(self.bucket, self.job, self.machines, view_ns or 1 << 62)
+            kinds = list(map(type, Row()))
+            wrong = [path for path, row in rows.items() if list(map(type, row)) != kinds]
+            if wrong:
+                raise ValueError(wrong[0])
+            return at_ns, rows
+        except (*damage, Changed):
+            terminal.warn(
+                f"the lists of {self.job}'s results cannot be read: its files as they are"
+            )
+            return 0, {}
 
     def bring(self, path: str, row: Row, rows: dict[str, Row]) -> None:
         """Make one file or link, and note it."""

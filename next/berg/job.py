@@ -220,7 +220,7 @@ def parse(kind: type[Record], content: bytes, name: str) -> Record:
         if isinstance(record, State):
             age(record.changed_at), age(record.created_at)
         return record
-    except (ValueError, TypeError, KeyError, AttributeError, BergError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, BergError) as error:
         raise BergError(
             f"{name} is no record of Berg's ({error}). See it: gcloud storage cat"
         ) from None

@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 import time
+import typing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -464,6 +465,10 @@ def rerun(spec: Spec, then: Then, *kinds: Feature, before: str, new_code: bool) 
     for name in earlier.options.keys() - new.keys() - {"name", "env", "env_file"}:
         for kind in (spec, *kinds):
             if hasattr(kind, name):
+                if not jobs.fits(earlier.options[name], typing.get_type_hints(type(kind))[name]):
+                    raise BergError(
+                        f"the record of {before} has no {name} that fits. Give it again"
+                    )
                 setattr(kind, name, earlier.options[name])
     used = [kind for kind in kinds if kind.is_used]
     if not new_code:

@@ -104,3 +104,17 @@ def test_wrong_words_have_an_answer(cloud: Cloud, project: Path) -> None:
         assert done.code == 1 and reason in done.err, done.err
     plan = cloud.run(*CPU, "--dry-run", "train --lr={lr}", cwd=project)
     assert plan.code == 0 and "no --grid gives {lr} a value" in plan.err + plan.out
+
+
+def test_rerun_has_the_code_and_options_of_the_job(cloud: Cloud, project: Path) -> None:
+    words = ["-n", "first", "--env", "A=1", "--env", "B=2", "cat train.py; echo $A $B"]
+    assert cloud.run(*CPU, *words, cwd=project).code == 0
+    (project / "train.py").write_text("changed")
+    commit(project)
+    again = ["rerun", "first", "-n", "second", "--env", "B=3", "--tail"]
+    done = cloud.run(*again, cwd=project, HERE="x")
+    assert "hello from train" in done.out and "1 3\n" in done.out, done.err
+    plan = cloud.run("rerun", "second", "--new-code", "-n", "third", "--dry-run", cwd=project)
+    assert plan.code == 0 and "l4" not in plan.err + plan.out  # -g 0 is handed on
+    resumed = cloud.run("run", "--resume", "first", "-n", "other", "true", cwd=project)
+    assert resumed.code == 1 and "berg rerun first" in resumed.err
