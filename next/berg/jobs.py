@@ -239,39 +239,38 @@ def show_list(
     commands: bool, verbose: bool,
 ) -> None:  # fmt: skip
     """Print a line for each job, which ends with what there is to say about it."""
-    bucket, table = Bucket(config), []
+    bucket, lines = Bucket(config), list[list[str]]()
     with ThreadPoolExecutor(16) as pool:
-        cmds = dict(zip([s.name for s in states], pool.map(
-            lambda state: command_of(bucket, state) if commands else "", states
-        )))  # fmt: skip
-        of_rows = dict(zip([s.name for s in states], pool.map(
-            lambda state: own_rows(bucket, state) if verbose or not state.is_final else [], states
-        )))  # fmt: skip
-    for state in states:
-        mine = [machine for machine in machines if machine.job == state.name]
-        counts = Counter(row.state for row in of_rows[state.name])
+        cmds = [*pool.map(lambda each: command_of(bucket, each) if commands else "", states)]
+        begun = [
+            *pool.map(
+                lambda each: own_rows(bucket, each) if verbose or not each.is_final else [], states
+            )
+        ]
+    for state, cmd, own in zip(states, cmds, begun):
+        counts = Counter(row.state for row in own)
         words = [
-            cmds[state.name],
+            cmd,
             state.note,
-            ", ".join(f"{count} {of}" for of, count in counts.items()),
+            ", ".join(f"{count} {outcome}" for outcome, count in counts.items()),
             state.reason,
             "" if state.results in ("", state.name) else f"results in {state.results}",
         ]
-        table.append(line_of(state, "; ".join(filter(None, words)), everyone))
-        for row in of_rows[state.name] if verbose else []:
-            table.append(line_of(row, row.reason, everyone))
-        for machine in mine if verbose else []:
-            on = "" if machine.name == state.name else machine.name
-            about = ["", machine.zone, "", *([machine.user] if everyone else []), ""]
-            table.append([f"  {on or 'its machine'}", machine.status, *about, machine.machine_type])
-        for machine in mine if state.is_final else []:
-            if records.age(machine.created_at) > records.SILENT:
+        lines.append(line_of(state, "; ".join(filter(None, words)), everyone))
+        lines += [line_of(row, row.reason, everyone) for row in own if verbose]
+        for machine in (machine for machine in machines if machine.job == state.name):
+            if verbose:
+                name = "its machine" if machine.name == state.name else machine.name
+                user = [machine.user] if everyone else []
+                cells = ["", machine.zone, "", *user, "", machine.machine_type]
+                lines.append([f"  {name}", machine.status, *cells])
+            if state.is_final and records.age(machine.created_at) > records.SILENT:
                 terminal.warn(
                     f"{machine.name} in {machine.zone} is still there, and its job has ended. "
                     f"Delete it: berg kill {state.name}"
                 )
     columns = ["NAME", "STATE", "AGE", "ZONE", "GPUS", *["USER"] * everyone, "EXIT", "ABOUT"]
-    terminal.show_table(columns, table, is_cut=True)
+    terminal.show_table(columns, lines, is_cut=True)
 
 
 def line_of(state: State, words: str, has_user: bool) -> list[str]:
