@@ -115,7 +115,9 @@ class Fetch:
         """What the folder is to have."""
         at_ns, rows = self.moment(view_ns) if self.job else (0, {})
         if view_ns and not at_ns:
-            raise BergError(f"there are no results of {self.job} from then. See: berg show --views")
+            raise BergError(
+                f"there are no results of {self.job} from then. See: berg show {self.job} --views"
+            )
         start = f"{self.own}/"
         rows = {path[len(start) :]: row for path, row in rows.items() if path.startswith(start)}
         present = self.bucket.list(self.where + start)

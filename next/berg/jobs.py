@@ -113,7 +113,7 @@ def choose(
             if has_machines:
                 own += [machine.job for machine in machines if machine.user == config.user]
         matching = fnmatch.filter(own, name)
-        if not matching:
+        if not matching and name != "*":
             raise BergError(f"{name!r} fits none of your jobs. See them: berg list")
         found += matching
     return [*dict.fromkeys(found)]
@@ -460,7 +460,9 @@ def kill(names: tuple[str, ...], everything: bool, now: bool, yes: bool, as_json
     config = Config.load()
     wanted = ["*"] if everything else names
     chosen = choose(config, wanted, lambda state: not state.is_final, has_machines=True)
-    if everything or any(map(is_pattern, names)):
+    if not chosen:
+        terminal.say("There is nothing to end")
+    elif everything or any(map(is_pattern, names)):
         if not terminal.confirm(f"End {', '.join(chosen)}?", yes, "-y"):
             raise BergError("nothing was changed")
         yes = True
@@ -598,7 +600,9 @@ def rm(names: tuple[str, ...], yes: bool, as_json: bool) -> None:
     for name, items in removals.items():
         size = sum(item.size for item in items) / 1e6
         terminal.say(f"{name}: {len(items)} objects, {size:.1f} MB")
-    if not terminal.confirm(f"Delete {', '.join(chosen)} for ever?", yes, "-y"):
+    if not chosen:
+        terminal.say("There is nothing to delete")
+    elif not terminal.confirm(f"Delete {', '.join(chosen)} for ever?", yes, "-y"):
         raise BergError("nothing was deleted")
 
     def delete(name: str) -> dict[str, Any]:
