@@ -160,6 +160,8 @@ class Fetch:
                 self.put(path, part, full, row)
         except LeftOut as error:
             self.done.left[path] = str(error)
+        except ValueError:  # obstore or this system takes no such name
+            self.done.left[path] = "its name cannot be that of a file here"
         except (Changed, FileNotFoundError):
             self.done.left[path] = "it changes all the time, or was deleted"
         except OSError as error:
