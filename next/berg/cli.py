@@ -1,7 +1,10 @@
 """The command line: which module has which command, and what is printed for an error."""
 
 import contextlib
+import difflib
 import importlib
+import itertools
+import json
 import os
 import sys
 from pathlib import Path
@@ -27,6 +30,14 @@ COMMANDS = {
 }
 
 
+OTHERS = {  # what other tools call it -> Berg's command
+    "cancel": "kill", "down": "kill", "terminate": "kill", "delete": "kill",
+    "launch": "run", "submit": "run", "ls": "list", "status": "list", "ps": "list", "jobs": "list",
+    "queue": "list", "describe": "show", "logs": "log", "exec": "ssh", "attach": "ssh",
+    "download": "fetch", "pull": "fetch",
+}  # fmt: skip
+
+
 class Berg(click.Group):
     def list_commands(self, context: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -37,6 +48,18 @@ class Berg(click.Group):
         module = importlib.import_module(f"berg.{COMMANDS[name]}")
         command: click.Command = getattr(module, f"{name}_", None) or getattr(module, name)
         return command
+
+    def resolve_command(
+        self, context: click.Context, words: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = words[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            near = (
+                [OTHERS[name]] if name in OTHERS else difflib.get_close_matches(name, COMMANDS, 1)
+            )
+            hint = f"Did you mean: berg {near[0]}" if near else "See them: berg --help"
+            context.fail(f"No such command {terminal.clean(name)!r}. {hint}")
+        return super().resolve_command(context, words)
 
 
 @click.group(
@@ -66,11 +89,12 @@ def main() -> None:
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.ClickException as error:
+        if is_for_json():
+            sys.exit(tell(error.format_message(), error.exit_code))
         error.show()
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        terminal.say("Interrupted")
-        sys.exit(130)
+        sys.exit(tell("Interrupted", 130))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
@@ -78,11 +102,24 @@ def main() -> None:
         sys.exit(report(error))
 
 
+def is_for_json() -> bool:
+    """Whether the command line has --json, also one that is wrong."""
+    return "--json" in itertools.takewhile(lambda word: word != "--", sys.argv[1:])
+
+
+def tell(text: str, code: int) -> int:
+    """Print an error as the user wants to read it, and return the exit code."""
+    if is_for_json():
+        click.echo(json.dumps({"error": terminal.clean(text), "exit_code": code}), err=True)
+    else:
+        terminal.say(text if code == 130 else f"Error: {text}")
+    return code
+
+
 def report(error: Exception) -> int:
     """Print an error as a sentence, if it is one of the user's or of Google's."""
     if isinstance(error, BergError):
-        terminal.say(f"Error: {error}")
-        return 1
+        return tell(str(error), 1)
     from berg import google
     from berg.config import Config
 
@@ -92,5 +129,4 @@ def report(error: Exception) -> int:
     text = google.sentence(error, config)
     if text is None:
         raise error
-    terminal.say(f"Error: {text}")
-    return 1
+    return tell(text, 1)

@@ -11,19 +11,26 @@ import json
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 
 import click
 
-from berg import BergError, jobs, terminal
+from berg import BergError, jobs, table, terminal
 from berg.bucket import THREADS, Bucket, Changed, Object
 from berg.config import Config
-from berg.job import RESULTS, kept_prefix
+from berg.job import RESULTS, State, check_results, kept_prefix, row_states, states
+from berg.options import complete_names
 from berg.results import Row, download, hashed, is_plain, is_there, newest
 
+WHERE = f"{Path(RESULTS).name}/"  # of results in the bucket
+HERE = Path.home() / "berg_results"
+PAUSE = 10  # seconds between two downloads of `fetch --watch`
+MOST_NAMED = 20  # files that are missing
 NOTES, PARTS = ".berg-fetched", ".berg-parts"
 OBEYED = {".git", ".hg", ".svn"}  # programs on this computer would obey what is below
 # Errors of a name that this file system cannot hold, or not together with the others.
@@ -36,6 +43,8 @@ NO_PLACE = {
     errno.ENOTEMPTY,
     errno.EEXIST,
 }
+# Errors of a folder in which no file can be made.
+NO_FOLDER = {errno.EACCES, errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.EPERM, errno.EROFS}
 
 
 class LeftOut(Exception):
@@ -50,6 +59,7 @@ class Fetched:
     kept: dict[str, str] = field(default_factory=dict)  # edited here -> its name now
     deleted: list[str] = field(default_factory=list)
     left: dict[str, str] = field(default_factory=dict)  # -> why it was not downloaded
+    files: int = 0  # that the folder is to have
 
 
 @dataclass
@@ -75,6 +85,8 @@ class Fetch:
 
     def run(self, view_ns: int | None = None, deleted: bool = False) -> Fetched:
         """Download the newest moment, or the last one before `view_ns`; without any, the plain objects."""
+        if not self.folder.exists() and not self.rows(view_ns):
+            return self.done
         (self.folder / PARTS).mkdir(parents=True, exist_ok=True)
         with open(self.folder / NOTES, "a+") as notes:
             fcntl.flock(notes, fcntl.LOCK_EX)  # of another fetch
@@ -82,6 +94,7 @@ class Fetch:
             self.notes = json.loads(notes.read() or "{}")
             try:
                 rows = self.rows(view_ns)
+                self.done.files = len(rows)
                 for path in [*self.notes.keys() - rows.keys()] if deleted else []:
                     self.move_away(path)
                 files, links = (
@@ -100,11 +113,11 @@ class Fetch:
 
     def rows(self, view_ns: int | None) -> dict[str, Row]:
         """What the folder is to have."""
-        _, at_ns, rows = (
-            newest(self.bucket, self.job, self.machines, view_ns or 1 << 62)
-            if self.job
-            else (0, 0, {})
-        )
+        at_ns, rows = self.moment(view_ns) if self.job else (0, {})
+        if view_ns and not at_ns:
+            raise BergError(
+                f"there are no results of {self.job} from then. See: berg show {self.job} --views"
+            )
         start = f"{self.own}/"
         rows = {path[len(start) :]: row for path, row in rows.items() if path.startswith(start)}
         present = self.bucket.list(self.where + start)
@@ -117,6 +130,22 @@ class Fetch:
             path: Row(each.size, each.crc, each.generation, each.updated_ns)
             for path, each in self.plain.items()
         }
+
+    def moment(self, view_ns: int | None) -> tuple[int, dict[str, Row]]:
+        """Time and rows of a moment; (0, {}) without one, or if others wrote what cannot be one."""
+        damage = (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError)
+        try:
+            _, at_ns, rows = newest(self.bucket, self.job, self.machines, view_ns or 1 << 62)
+            kinds = list(map(type, Row()))
+            wrong = [path for path, row in rows.items() if list(map(type, row)) != kinds]
+            if wrong:
+                raise ValueError(wrong[0])
+            return at_ns, rows
+        except (*damage, Changed):
+            terminal.warn(
+                f"the lists of {self.job}'s results cannot be read: its files as they are"
+            )
+            return 0, {}
 
     def bring(self, path: str, row: Row, rows: dict[str, Row]) -> None:
         """Make one file or link, and note it."""
@@ -131,6 +160,8 @@ class Fetch:
                 self.put(path, part, full, row)
         except LeftOut as error:
             self.done.left[path] = str(error)
+        except ValueError:  # obstore or this system takes no such name
+            self.done.left[path] = "its name cannot be that of a file here"
         except (Changed, FileNotFoundError):
             self.done.left[path] = "it changes all the time, or was deleted"
         except OSError as error:
@@ -266,34 +297,122 @@ class Fetch:
         del self.notes[path]
 
 
+def view(text: str) -> int:
+    """The last nanosecond of a moment that a person names in UTC, as berg show --views has it."""
+    try:
+        at = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        raise BergError(f"{text!r} is no time. Give one of: berg show NAME --views") from None
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=timezone.utc)
+    return (int(at.timestamp()) + 1) * 10**9 - 1
+
+
+def of_job(config: Config, name: str, folder: Path | None) -> tuple[list[Fetch], Path, State]:
+    """The downloads for a job, a sweep or a row of one, the folder here, and the job's state."""
+    bucket, state = Bucket(config), jobs.find(config, name)
+    above = folder or HERE
+    target = folder or HERE / state.results
+    mine = Fetch(bucket, WHERE, state.results, target, state.name, state.machines)
+    if "/" in state.name:
+        return [mine], target, state
+    found = []
+    for _, (row, _) in sorted(row_states(bucket, state.name).items()):
+        below = row.results.removeprefix(f"{state.results}/")
+        place = target / below if below != row.results else above / row.results
+        found.append(Fetch(bucket, WHERE, row.results, place, row.name))
+    return found or [mine], target, state
+
+
+def of_folder(config: Config, name: str, folder: Path | None) -> tuple[list[Fetch], Path]:
+    """The download of a folder of results, which one job or several wrote; none without files."""
+    bucket, path = Bucket(config), check_results(name)
+    writers = [state for state in states(bucket) if state.results == path]
+    writer = writers[-1] if writers else State("")  # the latest
+    mine = Fetch(bucket, WHERE, path, folder or HERE / path, writer.name, writer.machines)
+    return [mine] if any(True for _ in bucket.list(f"{WHERE}{path}/")) else [], mine.folder
+
+
 @click.command()
-@click.argument("name", default="@")
+@click.argument("name", default="@", shell_complete=complete_names)
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), required=False)
+@click.option("--watch", is_flag=True, help="Fetch again every 10 seconds until the job ends.")
+@click.option(
+    "--view", "moment", default="", metavar="TIME",
+    help="The results as they were then; see: berg show NAME --views",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def fetch(name: str, folder: Path | None, as_json: bool) -> None:
-    """Download the results of a job to FOLDER; only what changed.
+def fetch(name: str, folder: Path | None, watch: bool, moment: str, as_json: bool) -> None:
+    """Download results to FOLDER, ~/berg_results/… by default; only what changed.
+
+    NAME is a job, a sweep, or a folder of results. A sweep comes with results.csv: a row for each of
+    its rows, with parameters, state, exit code and last metrics. What a job deleted is moved to
+    FOLDER.deleted, and a file that you edited is kept as FILE.~1~.
 
     \b
     berg fetch my-job                 # to ~/berg_results/my-job
-    berg fetch my-job ./results
+    berg fetch sweep1 ./sweep1 --watch
     """
-    config = Config.load()
-    state = jobs.find(config, name)
-    target = folder or Path.home() / "berg_results" / state.results
-    mine = Fetch(
-        Bucket(config), f"{Path(RESULTS).name}/", state.results, target, state.name, state.machines
-    )
-    rows = mine.rows(None)
-    if not rows:
+    if watch and moment:
+        raise click.UsageError("give only one of --watch and --view")
+    config, state = Config.load(), None
+    while True:
+        try:
+            parts, target, state = of_job(config, name, folder)
+        except BergError:  # no job, or its records are damaged
+            with contextlib.suppress(BergError):
+                parts, target = of_folder(config, name, folder)
+                if parts:
+                    break
+            raise
+        if not watch or state.is_final:
+            break
+        download_all(parts, 0)
+        time.sleep(PAUSE)
+    if moment and not folder:
+        for part in parts:
+            part.folder = part.folder.with_name(f"{part.folder.name}@{moment.replace(':', '')}")
+        target = parts[0].folder
+    files, done = download_all(parts, view(moment) if moment else 0)
+    is_sweep = state is not None and parts[0].job != state.name
+    if not files and state and not is_sweep:
         raise BergError(f"{state.name} has no results yet. Its log: berg log {state.name}")
-    done = mine.run()
-    for path, kept in done.kept.items():
-        terminal.warn(f"{path} was edited here: your version is now {kept}")
-    for path, reason in done.left.items():
-        terminal.warn(f"{path} was not downloaded: {reason}")
+    for path, reason in [*(state.missing.items() if state else ())][:MOST_NAMED]:
+        terminal.warn(f"{path} is not in the bucket: {reason}")
+    about = {"folder": str(target), "files": files, "fetched": done}
+    if state and is_sweep:
+        rows, _ = table.read(config, state.name)
+        target.mkdir(parents=True, exist_ok=True)
+        table.write_csv(rows, target / "results.csv")
+        about["table"] = str(target / "results.csv")
     if as_json:
-        about = {"folder": str(target), "files": len(rows), "fetched": len(done.new)}
         return terminal.show_json(about)
-    terminal.say(f"{len(done.new)} of {len(rows)} files new or changed")
-    terminal.show(str(target))
+    terminal.say(f"{done} of {files} files new or changed")
+    terminal.show(str(about.get("table", target)))
     return None
+
+
+def download_all(parts: list[Fetch], view_ns: int) -> tuple[int, int]:
+    """Download several folders one after the other; how many files they have, and how many came."""
+    files = new = 0
+    for part in parts:
+        try:
+            done = part.run(view_ns or None, deleted=not view_ns)
+        except OSError as error:
+            if error.errno not in NO_FOLDER:
+                raise
+            raise BergError(
+                f"{error.filename} cannot be written: {error.strerror}. Give another folder: "
+                f"berg fetch {part.job or part.own} FOLDER"
+            ) from None
+        for path, kept in done.kept.items():
+            terminal.warn(f"{path} was edited here: your version is now {kept}")
+        for path, reason in done.left.items():
+            terminal.warn(f"{path} was not downloaded: {reason}")
+        if done.deleted:
+            terminal.say(
+                f"{len(done.deleted)} files that are no longer in the results, such as "
+                f"{done.deleted[0]}, are in {part.folder}.deleted now"
+            )
+        files, new = files + done.files, new + len(done.new)
+    return files, new

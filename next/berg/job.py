@@ -100,6 +100,7 @@ class State:
     name: str
     state: str = SUBMITTED
     user: str = ""
+    note: str = ""  # the user's own
     results: str = ""
     is_devbox: bool = False
     returns: bool = False
@@ -242,7 +243,7 @@ def parse(kind: type[Record], content: bytes, name: str) -> Record:
         if isinstance(record, State):
             age(record.changed_at), age(record.created_at)
         return record
-    except (ValueError, TypeError, KeyError, AttributeError, BergError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, BergError) as error:
         raise BergError(
             f"{name} is no record of Berg's ({error}). See it: gcloud storage cat"
         ) from None

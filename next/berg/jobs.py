@@ -1,23 +1,33 @@
 """Jobs that exist: list, show, wait, kill, rm, stop and start."""
 
 import contextlib
+import fnmatch
+import functools
+import itertools
 import sys
 import time
+from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
+from datetime import datetime
 from typing import Any
 
 import click
 
-from berg import BergError, features, gce, google, rows, terminal
+from berg import BergError, features, gce, google, metrics, rows, table, terminal
 from berg import job as records
-from berg.bucket import Bucket, Changed
+from berg.bucket import Bucket, Changed, Object
 from berg.config import Config
 from berg.gce import Machine
 from berg.google import GoogleError
-from berg.job import KILLED, LOST, STOPPED, SUBMITTED, SUCCEEDED, UPLOADING, Job, State
+from berg.job import KILLED, LOST, RUNNING, STOPPED, SUBMITTED, SUCCEEDED, UPLOADING, Job, State
+from berg.options import complete_names
 
-POLL = 2  # seconds between two looks at a job
+POLL, WATCH = 2, 5  # seconds between two looks at a job, and at the list
+FINISHED = 20  # jobs that have ended in the list
+LINES = 10  # of the log
+FILES = 1000  # of the results that `berg show --json` names
 PATIENCE = 90  # seconds that `berg kill` waits until a machine ends its command
 SAVING = 400  # and until it has saved the last results
 
@@ -52,17 +62,90 @@ def judged(config: Config, state: State, machines: list[Machine]) -> State:
 
 
 def find(config: Config, name: str) -> State:
-    """One job, as it is in truth; @ is the user's latest."""
+    """One job, or a row of a sweep, as it is in truth; @ is the user's latest job."""
     bucket = Bucket(config)
     if name == "@":
         mine = [state for state in records.states(bucket) if state.user == config.user]
         if not mine:
             raise BergError("you have no jobs yet. Start one: berg run CMD")
         name = mine[-1].name
+    if rows.number_of(name) is not None:
+        return find_row(config, name)
     state, _ = records.read_state(bucket, name)
     if not state.is_final and records.age(state.changed_at) >= records.SILENT:
         return judged(config, state, gce.machines(config, name, state.zone))
     return state
+
+
+def find_row(config: Config, name: str) -> State:
+    """A row of a sweep: SUBMITTED until a machine takes it, and LOST if the sweep ended without it."""
+    bucket, (sweep, _, number) = Bucket(config), name.partition("/")
+    job = records.read_job(bucket, sweep)
+    if int(number) >= len(job.rows):
+        has = f"{len(job.rows)} rows, from {sweep}/0 on" if job.rows else "no rows"
+        raise BergError(f"{sweep} has {has}. See: berg show {sweep}")
+    state = rows.state_of(job, records.row_states(bucket, sweep), int(number))
+    if not state.is_final and (whole := find(config, sweep)).is_final:
+        reason = f"{sweep} ended {whole.state} before it"
+        return replace(state, state=LOST, reason=reason, times={LOST: whole.changed_at})
+    return state
+
+
+def choose(
+    config: Config,
+    names: Sequence[str],
+    is_fit: Callable[[State], bool] = lambda state: True,
+    has_machines: bool = False,
+) -> list[str]:
+    """The names that were meant, each once: @ is the user's latest job, and a pattern such as 'try-*'
+    stands for the user's own jobs that are fit for the command; with `has_machines` also for those
+    that have machines and no record.
+    """
+    found: list[str] = []
+    own: list[str] | None = None
+    for name in names:
+        if not is_pattern(name):
+            found.append(find(config, name).name if name == "@" else name)
+            continue
+        if own is None:
+            states, machines = observed(config)
+            own = [state.name for state in states if state.user == config.user and is_fit(state)]
+            if has_machines:
+                own += [machine.job for machine in machines if machine.user == config.user]
+        matching = fnmatch.filter(own, name)
+        if not matching and name != "*":
+            raise BergError(f"{name!r} fits none of your jobs. See them: berg list")
+        found += matching
+    return [*dict.fromkeys(found)]
+
+
+def is_pattern(name: str) -> bool:
+    return any(letter in name for letter in "*?[")
+
+
+def each_of(
+    names: list[str], prepare: Callable[[str], Callable[[], dict[str, Any]]], as_json: bool
+) -> None:
+    """Prepare it for each name, which may ask; then do it for all at the same time. What failed is
+    said, and is the exit code 1.
+    """
+
+    def attempt(name: str, act: Callable[[], Any]) -> Any:
+        try:
+            return act()
+        except BergError as error:
+            terminal.say(f"Error: {error}")
+            return {"name": name, "error": str(error)}
+
+    acts = [attempt(name, functools.partial(prepare, name)) for name in names]
+    with ThreadPoolExecutor(16) as pool:
+        done = [
+            *pool.map(lambda n, act: act if isinstance(act, dict) else attempt(n, act), names, acts)
+        ]
+    if as_json:
+        terminal.show_json(done)
+    if any("error" in row for row in done):
+        sys.exit(1)
 
 
 def exit_code(state: State) -> int:
@@ -74,140 +157,377 @@ def exit_code(state: State) -> int:
 
 def wait_for(config: Config, name: str) -> int:
     """Wait until a job has ended; say how, and return the exit code."""
-    while not (state := find(config, name)).is_final:
+    return exit_code(wait_for_all(config, [name])[0])
+
+
+def wait_for_all(config: Config, names: list[str], is_any: bool = False) -> list[State]:
+    """Wait until all jobs have ended, or any; say how, and return the states of those that have."""
+    ended: dict[str, State] = {}
+    while True:
+        for name in [name for name in names if name not in ended]:
+            if (state := find(config, name)).is_final:
+                ended[name] = state
+                code = f" with exit code {state.exit_code}" if state.exit_code is not None else ""
+                is_new = state.reason and "exit code" not in state.reason
+                terminal.say(f"{name} {state.state}{code}{f': {state.reason}' * bool(is_new)}")
+        if len(ended) == len(names) or (ended and is_any):
+            return [ended[name] for name in names if name in ended]
         time.sleep(POLL)
-    with_code = f" with exit code {state.exit_code}" if state.exit_code is not None else ""
-    reason = f": {state.reason}" if state.reason and "exit code" not in state.reason else ""
-    terminal.say(f"{state.name} {state.state}{with_code}{reason}")
-    return exit_code(state)
 
 
 @click.command("list")
-@click.option("-a", "--all", "everything", is_flag=True, help="All jobs, not the latest 20.")
+@click.option("-a", "--all", "everyone", is_flag=True, help="Also other users' jobs and machines.")
+@click.option("-c", "--command", "commands", is_flag=True, help="Show the commands, too.")
+@click.option("-v", "--verbose", is_flag=True, help="Show machines and rows of sweeps, too.")
+@click.option(
+    "--limit", type=click.IntRange(0), default=FINISHED, show_default=True,
+    help="Jobs that have ended, at most.",
+)  # fmt: skip
+@click.option("--all-jobs", "is_whole", is_flag=True, help="All jobs that have ended.")
+@click.option("--watch", is_flag=True, help="Again every 5 seconds, until all jobs have ended.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def list_(everything: bool, as_json: bool) -> None:
-    """Show machines and recent jobs, the newest first."""
+def list_(
+    everyone: bool, commands: bool, verbose: bool, limit: int, is_whole: bool, watch: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Show machines and recent jobs, the newest at the bottom.
+
+    \b
+    berg list -a -c
+    berg list --watch
+    berg list --json | jq -r '.[] | select(.state == "FAILED") | .name'
+    """
     config = Config.load()
-    states, machines = observed(config)
-    if as_json:
-        return terminal.show_json([about(config, state) for state in reversed(states)])
-    shown = list(reversed(states))
-    if not everything:
-        shown = [state for number, state in enumerate(shown) if number < 20 or not state.is_final]
-    rows = [
-        [
-            state.name,
-            state.state + (f" ({state.attempt})" if state.attempt > 1 else ""),
-            terminal.duration(records.age(state.created_at)),
-            state.zone,
-            state.gpus,
-            terminal.dollars(state.usd),
-            "" if state.exit_code is None else str(state.exit_code),
-            state.results,
-        ]
-        for state in shown
-    ]
-    terminal.show_table(["NAME", "STATE", "AGE", "ZONE", "GPUS", "COST", "EXIT", "RESULTS"], rows)
-    ended = {state.name for state in states if state.is_final}
-    alone = [
-        machine
-        for machine in machines
-        if machine.job in ended or machine.job not in {s.name for s in states}
-    ]
-    for machine in alone:
-        if records.age(machine.created_at) > records.SILENT:
-            terminal.warn(
-                f"{machine.name} in {machine.zone} has no job. Delete it: berg kill {machine.job}"
+    while True:
+        states, machines = observed(config)
+        states += unrecorded(states, machines)
+        if not everyone:
+            states = [state for state in states if state.user in ("", config.user)]
+        ended = [state.name for state in states if state.is_final]
+        shown = {*ended} if is_whole else {*ended[len(ended) - min(limit, len(ended)) :]}
+        states = [state for state in states if not state.is_final or state.name in shown]
+        if as_json:
+            return terminal.show_json([about(config, state, machines) for state in states])
+        if watch and sys.stdout.isatty():
+            click.clear()
+        show_list(config, states, machines, everyone, commands, verbose)
+        if not watch or all(state.is_final for state in states):
+            return None
+        time.sleep(WATCH)
+
+
+def unrecorded(states: list[State], machines: list[Machine]) -> list[State]:
+    """States for machines whose job has no record that can be read."""
+    known, found = {state.name for state in states}, {}
+    for machine in machines:
+        if machine.job and machine.job not in known:
+            state = RUNNING if machine.is_on else STOPPED
+            created = datetime.fromisoformat(machine.created_at.replace("Z", "+00:00"))
+            at = records.now(created.timestamp())
+            reason = (
+                f"{machine.name} has no job that can be read. Delete it: berg kill {machine.job}"
             )
-    return None
+            found[machine.job] = State(
+                machine.job, state, machine.user, zone=machine.zone, is_devbox=machine.is_devbox,
+                machine=machine.name, created_at=at, times={state: at}, reason=reason,
+            )  # fmt: skip
+    return [*found.values()]
 
 
-def about(config: Config, state: State) -> dict[str, Any]:
+def show_list(
+    config: Config, states: list[State], machines: list[Machine], everyone: bool,
+    commands: bool, verbose: bool,
+) -> None:  # fmt: skip
+    """Print a line for each job, which ends with what there is to say about it."""
+    bucket, lines = Bucket(config), list[list[str]]()
+    with ThreadPoolExecutor(16) as pool:
+        cmds = [*pool.map(lambda each: command_of(bucket, each) if commands else "", states)]
+        begun = [
+            *pool.map(
+                lambda each: own_rows(bucket, each) if verbose or not each.is_final else [], states
+            )
+        ]
+    for state, cmd, own in zip(states, cmds, begun):
+        counts = Counter(row.state for row in own)
+        words = [
+            cmd,
+            state.note,
+            ", ".join(f"{count} {outcome}" for outcome, count in counts.items()),
+            state.reason,
+            "" if state.results in ("", state.name) else f"results in {state.results}",
+        ]
+        lines.append(line_of(state, "; ".join(filter(None, words)), everyone))
+        lines += [line_of(row, row.reason, everyone) for row in own if verbose]
+        for machine in (machine for machine in machines if machine.job == state.name):
+            if verbose:
+                name = "its machine" if machine.name == state.name else machine.name
+                user = [machine.user] if everyone else []
+                cells = ["", machine.zone, "", "", *user, "", machine.machine_type]
+                lines.append([f"  {name}", machine.status, *cells])
+            if state.is_final and records.age(machine.created_at) > records.SILENT:
+                terminal.warn(
+                    f"{machine.name} in {machine.zone} is still there, and its job has ended. "
+                    f"Delete it: berg kill {state.name}"
+                )
+    columns = [
+        "NAME",
+        "STATE",
+        "AGE",
+        "ZONE",
+        "GPUS",
+        "COST",
+        *["USER"] * everyone,
+        "EXIT",
+        "ABOUT",
+    ]
+    terminal.show_table(columns, lines, is_cut=True)
+
+
+def line_of(state: State, words: str, has_user: bool) -> list[str]:
+    return [
+        state.name,
+        state.state + (f" ({state.attempt})" if state.attempt > 1 else ""),
+        terminal.duration(records.age(state.created_at)),
+        state.zone,
+        state.gpus,
+        terminal.dollars(state.usd),
+        *([state.user] if has_user else []),
+        "" if state.exit_code is None else str(state.exit_code),
+        words,
+    ]
+
+
+def command_of(bucket: Bucket, state: State) -> str:
+    with contextlib.suppress(BergError):
+        return records.read_job(bucket, state.name).cmd or "a devbox"
+    return ""
+
+
+def own_rows(bucket: Bucket, state: State) -> list[State]:
+    """The rows of a sweep that have begun; none of another job."""
+    return [row for _, (row, _) in sorted(records.row_states(bucket, state.name).items())]
+
+
+def about(config: Config, state: State, machines: Sequence[Machine] = ()) -> dict[str, Any]:
+    """A state as JSON has it."""
     folder = f"gs://{config.bucket}/{records.results_prefix(state.results)}"
-    costs = {"usd": state.usd, "usd_per_hour": state.usd_per_hour}
-    return {**asdict(state), **costs, "results_url": folder}
+    return {
+        **asdict(state),
+        "usd": state.usd,
+        "usd_per_hour": state.usd_per_hour,
+        "results_url": folder,
+        "started_at": state.times.get(RUNNING, ""),
+        "finished_at": state.changed_at if state.is_final else "",
+        "instances": [machine.name for machine in machines if machine.job == state.name],
+    }
+
+
+def all_about(config: Config, name: str, lines: int = LINES) -> dict[str, Any]:
+    """All about a job, or a row of a sweep, as `berg show --json` prints it."""
+    from berg import logs
+
+    bucket, state = Bucket(config), find(config, name)
+    job, machines = records.read_job(bucket, state.name), machines_of(config, state)
+    folder = records.results_prefix(state.results)
+    listed = itertools.islice(bucket.list(folder), FILES)
+    return {
+        **about(config, state),
+        "instances": [machine.name for machine in machines],
+        "metadata": asdict(job),
+        "running": [asdict(machine) for machine in machines],
+        "results": [{"path": each.name[len(folder) :], "bytes": each.size} for each in listed],
+        "metrics": metrics.finite(metrics.of_results(bucket, state.results).last),
+        "log": logs.last_lines(bucket, state.name, lines),
+    }
+
+
+def machines_of(config: Config, state: State) -> list[Machine]:
+    """The machines of a job, or the one that has a row of a sweep."""
+    machines = gce.machines(config, state.name.partition("/")[0])
+    if "/" in state.name:
+        machines = [machine for machine in machines if machine.id == state.machine_id]
+    return machines
 
 
 @click.command()
-@click.argument("name", default="@")
+@click.argument("name", default="@", shell_complete=complete_names)
+@click.option(
+    "--lines", type=click.IntRange(0), default=LINES, show_default=True, help="Of the log."
+)
+@click.option("--ip", is_flag=True, help="Print only the address of its machine.")
+@click.option("--views", is_flag=True, help="List the times that berg fetch --view can go back to.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def show(name: str, as_json: bool) -> None:
-    """Show all about a job; @ is your latest."""
+def show(name: str, lines: int, ip: bool, views: bool, as_json: bool) -> None:
+    """Show all about a job; @ is your latest, SWEEP/3 a row of a sweep. A sweep is shown with its rows.
+
+    \b
+    berg show digits-1121-0930-x7k
+    ping $(berg show my-devbox --ip)
+    berg show @ --json | jq .metadata.code.head
+    """
+    from berg import logs
+
     config = Config.load()
     state = find(config, name)
-    job = records.read_job(Bucket(config), state.name)
-    machines = gce.machines(config, state.name)
+    if ip:
+        addresses = [each.address or each.inner_address for each in machines_of(config, state)]
+        if not addresses:
+            raise BergError(f"{state.name} is {state.state} and has no machine. See: berg list")
+        return terminal.show(addresses[0])
+    bucket = Bucket(config)
+    if views:
+        found = moments(bucket, state)
+        if as_json:
+            return terminal.show_json(found)
+        cells = [[str(value) for value in row.values()] for row in found]
+        return terminal.show_table(["TIME", "FILES", "BYTES"], cells)
+    job = records.read_job(bucket, state.name)
+    is_sweep = bool(job.rows) and "/" not in state.name
+    table_rows, notes = table.read(config, state.name) if is_sweep else ([], [])
+    for note in notes:
+        terminal.warn(note)
+    if as_json and is_sweep:
+        return terminal.show_json([row.record() for row in table_rows])
     if as_json:
-        running = [asdict(machine) for machine in machines]
-        return terminal.show_json({**about(config, state), "job": asdict(job), "running": running})
+        return terminal.show_json(all_about(config, state.name, lines))
+    machines = machines_of(config, state)
+    values = metrics.of_results(bucket, state.results).last
+    number = rows.number_of(state.name)
     fields = {
         "Job": state.name,
+        "Note": state.note,
         "State": f"{state.state} {state.reason}".strip(),
         "Exit code": "" if state.exit_code is None else str(state.exit_code),
         "Attempt": str(state.attempt) if state.attempt > 1 else "",
         "Command": job.cmd or "none: a devbox",
+        "Values": "" if number is None else rows.describe(job.rows[number]),
         "Code": f"{job.repo} at {job.code['head'][:12]}, {len(job.code['changed'])} changed files",
         "Machines": "\n".join(
             f"{m.name} {m.status} {m.machine_type} in {m.zone}" for m in machines
         ),
         "Results": f"gs://{config.bucket}/{records.results_prefix(state.results)}",
-        "Rows": "\n".join(
-            f"{number} {state.state} {rows.describe(job.rows[number])} {state.reason}".rstrip()
-            for number, (state, _) in sorted(records.row_states(Bucket(config), state.name).items())
-        ),
         "Cost": f"{terminal.dollars(state.usd)}, at {terminal.dollars(state.usd_per_hour)} an hour",
+        "Metrics": ", ".join(f"{key} {metrics.text(value)}" for key, value in values.items()),
         "Missing": "\n".join(f"{path}: {reason}" for path, reason in state.missing.items()),
         "Times": "\n".join(f"{time} {step}" for step, time in state.times.items()),
         "User": job.user,
     }
     terminal.show_fields({key: text for key, text in fields.items() if text})
+    if is_sweep:
+        return table.show_rows(table_rows)
+    for line in logs.last_lines(bucket, state.name, lines):
+        logs.show(line, color=False)
     return None
 
 
-@click.command()
-@click.argument("name", default="@")
-def wait(name: str) -> None:
-    """Wait until a job has ended, and exit with its command's exit code."""
-    config = Config.load()
-    sys.exit(wait_for(config, find(config, name).name))
+def moments(bucket: Bucket, state: State) -> list[dict[str, Any]]:
+    """The moments whose results the bucket has, the oldest first."""
+    from berg.results import newest
+
+    found, before = list[dict[str, Any]](), 1 << 62
+    while before:
+        _, at_ns, files = newest(bucket, state.name, state.machines, before)
+        if at_ns:
+            size = sum(row.size for row in files.values())
+            found.insert(0, {"time": records.now(at_ns / 1e9), "files": len(files), "bytes": size})
+        before = max(0, at_ns - 1)
+    return found
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True)
-@click.option("--now", is_flag=True, help="Delete the machines at once, without the last results.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-def kill(names: tuple[str, ...], now: bool, yes: bool) -> None:
-    """End jobs: SIGTERM, 30 seconds, the last results, then their machines are deleted.
+@click.argument("names", metavar="NAME…", nargs=-1, required=True, shell_complete=complete_names)
+@click.option("--any/--all", "is_any", default=False, help="Until one of them has ended, or all.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def wait(names: tuple[str, ...], is_any: bool, as_json: bool) -> None:
+    """Wait until jobs have ended; the exit code is 0, or that of the first that did not succeed.
 
-    Of a devbox the disk goes, too, which is asked before; to keep it: berg stop.
+    \b
+    berg wait digits-1121-0930-x7k && berg fetch digits-1121-0930-x7k
+    berg wait --any first-try second-try
     """
     config = Config.load()
-    for name in names:
-        if rows.number_of(name) is None:
-            kill_one(config, name, now, yes)
-        else:
-            kill_row(config, name)
+    ended = wait_for_all(config, choose(config, names), is_any)
+    if as_json:
+        terminal.show_json([about(config, state) for state in ended])
+    sys.exit(next((code for state in ended if (code := exit_code(state))), 0))
 
 
-def kill_one(config: Config, name: str, now: bool, yes: bool) -> None:
-    """End a job, or delete the machines of one whose records are missing or damaged."""
-    bucket, name = Bucket(config), find(config, name).name if name == "@" else name
-    machines = gce.machines(config, name)
-    try:
-        state, job = find(config, name), records.read_job(bucket, name)
+@click.command()
+@click.argument("names", metavar="NAME…", nargs=-1, shell_complete=complete_names)
+@click.option("--all", "everything", is_flag=True, help="All your jobs and machines.")
+@click.option("--now", is_flag=True, help="Delete the machines at once, without the last results.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def kill(names: tuple[str, ...], everything: bool, now: bool, yes: bool, as_json: bool) -> None:
+    """End jobs: SIGTERM, 30 seconds, the last results, then their machines are deleted.
+
+    NAME may be a pattern for your own jobs, or SWEEP/3 for a row of a sweep. Of a devbox the disk
+    goes, too, which is asked before; to keep it: berg stop.
+
+    \b
+    berg kill digits-1121-0930-x7k
+    berg kill 'sweep1-*'
+    berg kill --all --now
+    """
+    if bool(names) == everything:
+        raise click.UsageError("give the name of a job, or --all")
+    config = Config.load()
+    wanted = ["*"] if everything else names
+    chosen = choose(config, wanted, lambda state: not state.is_final, has_machines=True)
+    if not chosen:
+        terminal.say("There is nothing to end")
+    elif everything or any(map(is_pattern, names)):
+        if not terminal.confirm(f"End {', '.join(chosen)}?", yes, "-y"):
+            raise BergError("nothing was changed")
+        yes = True
+
+    def prepare(name: str) -> Callable[[], dict[str, Any]]:
+        is_row = rows.number_of(name) is not None
+        end: Callable[[], str] = (
+            (lambda: kill_row(config, name)) if is_row else to_kill(config, name, now, yes)
+        )
+        return lambda: {"name": name, "done": "ended", "became": end()}
+
+    each_of(chosen, prepare, as_json)
+
+
+def kill_one(config: Config, name: str, now: bool, yes: bool) -> str:
+    """End a job; what it became."""
+    return to_kill(config, name, now, yes)()
+
+
+def to_kill(config: Config, name: str, now: bool, yes: bool) -> Callable[[], str]:
+    """Ask what is to be asked before a job ends; return what ends it. Of one whose records are missing
+    or damaged the machines are deleted.
+    """
+    try:  # before its machines: if this computer sleeps now, another job may get the name
+        state, job = find(config, name), records.read_job(Bucket(config), name)
+        machines = gce.machines(config, name)
     except BergError as error:
+        machines = gce.machines(config, name)
         if not machines:
             raise
         listed = ", ".join(f"{machine.name} in {machine.zone}" for machine in machines)
         agree(config, f"{error}. Delete {listed} with its disk?", machines[0].user, yes)
-        gce.delete(config, name, ids={machine.id for machine in machines})
-        return terminal.say(f"Deleted {listed}")
+
+        def delete() -> str:
+            gce.delete(config, name, ids={machine.id for machine in machines})
+            terminal.say(f"Deleted {listed}")
+            return "machine deleted"
+
+        return delete
     is_box = job.is_devbox or any(machine.is_devbox for machine in machines)
     if not state.is_final and (is_box or job.user != config.user):
         question = (
             f"Delete the devbox {name} and what is on its disk?" if is_box else f"End {name}?"
         )
         agree(config, question, job.user, yes, job.created_at)
+    return lambda: end_job(config, job, state, machines, now)
+
+
+def end_job(config: Config, job: Job, state: State, machines: list[Machine], now: bool) -> str:
+    """Let a job's machines end its command and save its results, and delete them; what it became."""
+    name = job.name
     is_on = any(machine.is_on for machine in machines)
     if is_on and not (now or state.is_final or state.state == SUBMITTED):
         terminal.say(f"Ending {name}; its last results are saved")
@@ -222,11 +542,12 @@ def kill_one(config: Config, name: str, now: bool, yes: bool) -> None:
             state = find(config, name)
     remove(config, job)
     was_final = state.is_final
-    state = records.conclude(bucket, job, KILLED, f"killed by {config.user}")
+    state = records.conclude(Bucket(config), job, KILLED, f"killed by {config.user}")
     if state.id != job.id:
-        return terminal.say(f"{name} is another job now, which was not touched")
+        terminal.say(f"{name} is another job now, which was not touched")
+        return "another job"
     terminal.say(f"{name} {'was' if was_final and not machines else 'is'} {state.state}")
-    return None
+    return state.state
 
 
 def agree(config: Config, question: str, owner: str, yes: bool, since: str = "") -> None:
@@ -240,8 +561,8 @@ def agree(config: Config, question: str, owner: str, yes: bool, since: str = "")
         raise BergError("nothing was changed")
 
 
-def kill_row(config: Config, name: str) -> None:
-    """End one row of a sweep; the others go on."""
+def kill_row(config: Config, name: str) -> str:
+    """End one row of a sweep, and the others go on; what it became."""
     bucket, (sweep, _, number) = Bucket(config), name.partition("/")
     job = records.read_job(bucket, sweep)
     if int(number) >= len(job.rows):
@@ -250,11 +571,10 @@ def kill_row(config: Config, name: str) -> None:
     while time.monotonic() < end:
         state, generation = records.row_states(bucket, sweep).get(int(number), (None, 0))
         if state and state.is_final:
-            return terminal.say(f"{name} is {state.state}")
+            terminal.say(f"{name} is {state.state}")
+            return state.state
         if state is None or state.state == SUBMITTED:  # nobody has it
-            of_row = rows.row_job(job, int(number))
-            state = state or State(name, results=of_row.results, user=job.user, id=job.id)
-            state.created_at = state.created_at or job.created_at
+            state = rows.state_of(job, {}, int(number)) if state is None else state
             state.state, state.reason = KILLED, reason
             state.times[KILLED] = records.now(bucket.time())
             with contextlib.suppress(Changed):
@@ -275,40 +595,85 @@ def remove(config: Config, job: Job) -> None:
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", metavar="NAME…", nargs=-1, required=True, shell_complete=complete_names)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-def rm(names: tuple[str, ...], yes: bool) -> None:
-    """Delete results, logs and states of jobs from the bucket."""
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def rm(names: tuple[str, ...], yes: bool, as_json: bool) -> None:
+    """Delete results, logs and states of jobs that have ended; their names can be used again.
+
+    NAME may be a pattern for your own jobs. Results that other jobs have as well stay.
+
+    \b
+    berg rm digits-1121-0930-x7k
+    berg rm sweep1 'try-*'
+    """
     config = Config.load()
     bucket = Bucket(config)
-    for name in names:
-        state = find(config, name)
-        if not state.is_final:
-            raise BergError(f"{state.name} is {state.state}. End it first: berg kill {state.name}")
-        prefixes = [
-            records.results_prefix(state.results),
-            records.log_prefix(state.name),
-            records.machines_prefix(state.name),
-            records.rows_prefix(state.name),
-            f".berg/moments/{state.name}/",
-        ]
-        items = [item for prefix in prefixes for item in bucket.list(prefix)]
+    chosen = choose(config, names, lambda state: state.is_final)
+    removals = {name: removal(config, name) for name in chosen}
+    for name, items in removals.items():
         size = sum(item.size for item in items) / 1e6
-        question = f"Delete {len(items)} objects ({size:.1f} MB) of {state.name}?"
-        if terminal.confirm(question, yes, "-y"):
-            bucket.delete(*[item.name for item in items])
-            bucket.delete(records.job_path(state.name), records.state_path(state.name))
-            terminal.say(f"Deleted {state.name}")
+        terminal.say(f"{name}: {len(items)} objects, {size:.1f} MB")
+    if not chosen:
+        terminal.say("There is nothing to delete")
+    elif not terminal.confirm(f"Delete {', '.join(chosen)} for ever?", yes, "-y"):
+        raise BergError("nothing was deleted")
+
+    def delete(name: str) -> dict[str, Any]:
+        last = [records.job_path(name), records.state_path(name)]  # a rest can be deleted again
+        items = [item.name for item in removals[name]]
+        bucket.delete(*[item for item in items if item not in last])
+        bucket.delete(*last)
+        terminal.say(f"Deleted {name}")
+        return {"name": name, "done": "deleted", "objects": len(items)}
+
+    each_of(chosen, lambda name: functools.partial(delete, name), as_json)
+
+
+def removal(config: Config, name: str) -> list[Object]:
+    """What the bucket has of a job that has ended, without results that others have as well."""
+    bucket, state = Bucket(config), find(config, name)
+    if rows.number_of(name) is not None:
+        raise BergError(
+            f"{name} is a row. Delete the whole sweep: berg rm {name.partition('/')[0]}"
+        )
+    if not state.is_final:
+        raise BergError(f"{name} is {state.state}. End it first: berg kill {name}")
+    prefixes = [
+        records.log_prefix(name),
+        records.machines_prefix(name),
+        records.rows_prefix(name),
+        f".berg/moments/{name}/",
+    ]
+    others = {each.results: each.name for each in records.states(bucket) if each.name != name}
+    for folder in {state.results, *(row.results for row in own_rows(bucket, state))}:
+        sharing = [
+            other for results, other in others.items() if f"{results}/".startswith(f"{folder}/")
+        ]
+        if sharing:
+            terminal.say(f"berg_results/{folder} stays: {', '.join(sharing[:3])} has it as well")
+        else:
+            prefixes.append(records.results_prefix(folder))
+    paths = (records.job_path(name), records.state_path(name))
+    found = [item for prefix in prefixes for item in bucket.list(prefix)]
+    found += [item for path in paths if (item := bucket.get(path))]
+    return [*{item.name: item for item in found}.values()]
 
 
 # --- devboxes
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", metavar="NAME…", nargs=-1, required=True, shell_complete=complete_names)
 @click.option("--now", is_flag=True, help="Switch off at once, without the last results.")
-def stop(names: tuple[str, ...], now: bool) -> None:
-    """Switch devboxes off: their results are saved, and their disks stay. On again: berg start."""
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def stop(names: tuple[str, ...], now: bool, yes: bool) -> None:
+    """Switch devboxes off: their results are saved, and their disks stay. On again: berg start.
+
+    \b
+    berg stop box
+    berg start box
+    """
     config = Config.load()
     for name in names:
         machines = devbox(config, name)
@@ -329,9 +694,13 @@ def stop(names: tuple[str, ...], now: bool) -> None:
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", metavar="NAME…", nargs=-1, required=True, shell_complete=complete_names)
 def start(names: tuple[str, ...]) -> None:
-    """Switch devboxes on again, with their disks."""
+    """Switch devboxes on again, with their disks.
+
+    \b
+    berg start box
+    """
     config = Config.load()
     for name in names:
         for machine in devbox(config, name):

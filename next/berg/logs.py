@@ -1,72 +1,141 @@
 """What jobs print: `berg log` for all of it, `berg tail` to follow."""
 
+import re
+import sys
 import time
 from collections.abc import Iterator
 
 import click
 
-from berg import jobs, terminal
+from berg import BergError, jobs, terminal
 from berg.bucket import Bucket
 from berg.config import Config
-from berg.job import log_prefix, now
+from berg.job import State, log_prefix, now
+from berg.options import complete_names
 
 POLL = 2  # seconds
+ENDING = 64 << 10  # bytes at the end of each log in which its last lines are looked for
+COLOR = re.compile(r"(\x1b\[[0-9;:]*m)")
+SEQUENCE = re.compile(  # what steers a terminal: cursors; titles and links; others
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[PX^_][^\x1b]*(?:\x1b\\)?"
+    r"|\x1b[ -/]*[0-~]"
+)
 
 
-def pieces(bucket: Bucket, name: str, read: dict[str, int]) -> Iterator[tuple[str, bytes]]:
+def pieces(
+    bucket: Bucket, name: str, read: dict[str, int], machine: str = ""
+) -> Iterator[tuple[str, bytes]]:
     """What the logs of a job have beyond what was read of each, the oldest log first."""
-    logs = sorted(bucket.list(log_prefix(name)), key=lambda log: log.name.rsplit(".", 2)[-2:])
-    for log in logs:
-        start = read.get(log.name, 0)
-        if log.size > start:
+    listed = [log for log in bucket.list(log_prefix(name)) if log.name.endswith(".log")]
+    for log in sorted(listed, key=lambda log: log.name.rsplit(".", 2)[-2:]):
+        writer, start = log.name.removeprefix(log_prefix(name)).split(".")[0], read.get(log.name, 0)
+        if log.size > start and machine in ("", writer):
             content = bucket.find(log.name, start) or b""
             read[log.name] = start + len(content)
-            yield log.name.removeprefix(log_prefix(name)).split(".")[0], content
+            yield writer, content
 
 
-def print_pieces(bucket: Bucket, name: str, read: dict[str, int], is_whole: bool) -> None:
-    """Print complete lines, with the machine in front of them where there are several."""
-    for machine, content in pieces(bucket, name, read):
-        lines = content.decode(errors="replace").splitlines(keepends=True)
-        if lines and not is_whole and not lines[-1].endswith("\n"):
-            rest = lines.pop()
-            log = next(key for key in read if f"/{machine}." in key and read[key])
-            read[log] -= len(rest.encode())
+def lines(
+    bucket: Bucket, name: str, read: dict[str, int], is_whole: bool, machine: str = ""
+) -> Iterator[str]:
+    """Complete lines, with the machine in front of them where there are several."""
+    for writer, content in pieces(bucket, name, read, machine):
+        found = content.decode(errors="replace").split("\n")
+        rest = found.pop()
+        if rest and is_whole:
+            found.append(rest)
+        elif rest:
+            log = next(key for key in read if f"/{writer}." in key and read[key])
+            read[log] -= len(content) - content.rfind(b"\n") - 1
         is_one_of_many = len({key.rpartition("/")[2].split(".")[0] for key in read}) > 1
-        mark = f"{machine}: " if is_one_of_many else ""
-        for line in lines:
-            terminal.show(mark + line.rstrip("\n"))
+        yield from (f"{writer}: {line}" if is_one_of_many else line for line in found)
 
 
-def follow(config: Config, name: str) -> None:
-    """Print what a job prints until it has ended."""
+def last_lines(bucket: Bucket, name: str, count: int) -> list[str]:
+    logs = [log for log in bucket.list(log_prefix(name)) if log.name.endswith(".log")]
+    read = {log.name: max(0, log.size - ENDING) for log in logs}
+    return [*lines(bucket, name, read, is_whole=True)][-count:] if count else []
+
+
+def readable(line: str, has_colors: bool, is_terminal: bool = False) -> str:
+    """A line as a terminal may show it: with colors, if they are wanted, and nothing else that steers it.
+
+    A progress bar draws its line again after a return: a terminal gets the last one of them.
+    """
+    drawn = [part for part in line.split("\r") if part]
+    line = "\n".join(drawn[-1:] if is_terminal else drawn)
+    parts = [
+        part if number % 2 else terminal.clean(SEQUENCE.sub("", part))
+        for number, part in enumerate(COLOR.split(line))
+    ]
+    if not has_colors:
+        return "".join(parts[::2])
+    return "".join(parts) + ("\x1b[0m" if len(parts) > 1 else "")
+
+
+def show(line: str, color: bool) -> None:
+    is_terminal = sys.stdout.isatty() and not terminal.is_for_program()
+    has_colors = color or is_terminal
+    click.echo(readable(line, has_colors, is_terminal), color=has_colors)
+
+
+def follow(config: Config, name: str, machine: str = "", color: bool = False) -> State:
+    """Print what a job prints until it has ended; return its state then."""
     bucket, read, before = Bucket(config), dict[str, int](), ""
     while True:
         state = jobs.find(config, name)
         if state.state != before:
             terminal.say(f"{state.name} {state.state} {now()} {state.reason}".rstrip())
             before = state.state
-        print_pieces(bucket, state.name, read, state.is_final)
+        for line in lines(bucket, state.name, read, state.is_final, machine):
+            show(line, color)
         if state.is_final:
-            return
+            return state
         time.sleep(POLL)
 
 
-@click.command()
-@click.argument("name", default="@")
-def log(name: str) -> None:
-    """Print all that a job has printed; @ is your latest job."""
-    config = Config.load()
-    state = jobs.find(config, name)
-    read: dict[str, int] = {}
-    print_pieces(Bucket(config), state.name, read, is_whole=True)
-    if not read:
-        terminal.say(f"{state.name} is {state.state}, and has printed nothing yet")
+machine_option = click.option("--machine", default="", help="Only this machine of several.")
+color_option = click.option("--color", is_flag=True, help="Keep colors, also in a pipe.")
 
 
 @click.command()
-@click.argument("name", default="@")
-def tail(name: str) -> None:
-    """Follow what a job prints, until it has ended."""
+@click.argument("name", default="@", shell_complete=complete_names)
+@click.option("-f", "--follow", "is_followed", is_flag=True, help="Until the job ends: berg tail.")
+@machine_option
+@color_option
+def log(name: str, is_followed: bool, machine: str, color: bool) -> None:
+    """Print all that a job has printed; @ is your latest job, SWEEP/3 a row of a sweep.
+
+    A terminal gets the colors that programs print, and nothing else that would steer it.
+
+    \b
+    berg log digits-1121-0930-x7k | grep loss
+    berg log sweep1/3
+    """
+    config, read, state = Config.load(), dict[str, int](), None
+    if is_followed:
+        sys.exit(jobs.exit_code(follow(config, name, machine, color)))
+    try:
+        state = jobs.find(config, name)
+    except BergError:  # its records are damaged or gone: there may be logs
+        if not any(True for _ in Bucket(config).list(log_prefix(name))):
+            raise
+    for line in lines(Bucket(config), state.name if state else name, read, True, machine):
+        show(line, color)
+    if state and not read:
+        of = f" on {machine}" if machine else ""
+        terminal.say(f"{state.name} is {state.state}, and has printed nothing yet{of}")
+
+
+@click.command()
+@click.argument("name", default="@", shell_complete=complete_names)
+@machine_option
+@color_option
+def tail(name: str, machine: str, color: bool) -> None:
+    """Follow what a job prints until it has ended; the exit code is its command's.
+
+    \b
+    berg tail digits-1121-0930-x7k
+    """
     config = Config.load()
-    follow(config, jobs.find(config, name).name)
+    sys.exit(jobs.exit_code(follow(config, jobs.find(config, name).name, machine, color)))

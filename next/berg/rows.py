@@ -9,11 +9,12 @@ those of a machine that is lost. Whoever sees that nothing is left writes how th
 from __future__ import annotations
 
 import csv
+import io
 import itertools
 import json
 import math
 import re
-import string
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 Values = dict[str, str]
 PARALLEL = 8  # machines, unless the user says how many
 MOST = 10_000  # rows
+WORD = r"[A-Za-z_]\w*(?:[./-]\w+)*"  # the name of a value
+# {NAME}, or {{NAME}} for the text {NAME}; not ${NAME}, which is the shell's
+PLACEHOLDER = re.compile(rf"\{{(\{{{WORD}\}})\}}|(?<!\$)\{{(?P<name>{WORD})\}}")
 
 
 # --- on the laptop
@@ -36,53 +40,120 @@ MOST = 10_000  # rows
 
 def make(cmd: str, grid: list[str], tasks: str) -> list[Values]:
     """The rows that options describe; raise BergError for what a command cannot have."""
-    columns: list[list[tuple[str, str]]] = []
+    columns: dict[str, list[str]] = {}
     for text in grid:
-        name, _, values = text.partition("=")
-        if not name.isidentifier() or not all(values.split(",")):
+        name, _, listed = text.partition("=")
+        if not re.fullmatch(WORD, name):
             raise BergError(f"--grid {text}: give NAME=VALUE,VALUE")
-        if name in {column[0][0] for column in columns}:
+        if name in columns:
             raise BergError(f"--grid {name} is given twice. Give all its values at once")
-        columns.append([(name, value) for value in values.split(",")])
-    listed = read(Path(tasks)) if tasks else [{}]
-    count = len(listed) * math.prod(map(len, columns))
+        try:
+            columns[name] = split(listed)
+        except ValueError as error:
+            raise BergError(
+                f"--grid {text}: {error}. Put what is no list of JSON in quotes"
+            ) from None
+    tasks_rows = read(Path(tasks)) if tasks else [{}]
+    count = len(tasks_rows) * math.prod(map(len, columns.values()))
     if count > MOST:
         raise BergError(f"{count} rows are more than {MOST}. Make several sweeps")
-    grid_rows = [dict(pairs) for pairs in itertools.product(*columns)]
-    rows = [{**values, **row} for row in listed for values in grid_rows]
-    try:
-        named = {name for _, name, _, _ in string.Formatter().parse(cmd) if name is not None}
-    except ValueError as error:
-        raise BergError(f"{cmd!r}: {error}. A brace itself is written twice: {{{{") from None
+    grid_rows = [dict(zip(columns, values)) for values in itertools.product(*columns.values())]
+    rows = [{**row, **values} for row in tasks_rows for values in grid_rows]
+    named, folders = placeholders(cmd), dict[str, int]()
     for number, row in enumerate(rows):
         if missing := sorted(named - row.keys()):
             raise BergError(f"row {number} has no {missing[0]!r}, which the command names")
         if unused := sorted(row.keys() - named):
             raise BergError(f"the command does not name {unused[0]!r}: write {{{unused[0]}}} in it")
-        try:
-            cmd.format(**row)
-        except (ValueError, LookupError, AttributeError) as error:
-            raise BergError(f"row {number} does not fit the command: {error}") from None
+        folder = jobs.results_of(fill(cmd, row))
+        if folder and (first := folders.setdefault(folder, number)) != number:
+            raise BergError(
+                f"rows {first} and {number} would write to one folder, berg_results/{folder}. "
+                "Write {NAME} in it, or use $BERG_RESULTS_DIR"
+            )
     return rows
+
+
+def split(text: str) -> list[str]:
+    """The values between commas; one that begins with a bracket or a quote goes on to its end."""
+    values, at = [], 0
+    while True:
+        at += len(text[at:]) - len(text[at:].lstrip())
+        if text.startswith(("[", "{", '"'), at):
+            value, end = json.JSONDecoder().raw_decode(text, at)
+            values.append(value if isinstance(value, str) else text[at:end])
+        elif text.startswith("'", at):
+            if (end := text.find("'", at + 1) + 1) == 0:
+                raise ValueError(f"{text[at:]} has no second quote")
+            values.append(text[at + 1 : end - 1])
+        else:
+            end = text.find(",", at) if "," in text[at:] else len(text)
+            values.append(text[at:end].strip())
+            if not values[-1]:
+                raise ValueError("a value is empty; write '' for an empty one")
+        if len(values) != len({*values}):
+            raise ValueError(f"{values[-1]!r} is named twice")
+        rest = text[end:].lstrip()
+        if not rest:
+            return values
+        if not rest.startswith(","):
+            raise ValueError(f"before {rest!r} a comma is missing")
+        at = len(text) - len(rest) + 1
 
 
 def read(file: Path) -> list[Values]:
     """The rows of a CSV or JSONL file."""
     try:
-        text = file.read_text()
-        if file.suffix == ".jsonl":
-            found = [json.loads(line) for line in text.splitlines() if line.strip()]
-        else:
-            found = [*csv.DictReader(text.splitlines())]
-        for number, row in enumerate(found):
-            if None in row or None in row.values():
-                raise ValueError(f"row {number} has too few or too many values")
-        rows = [{name: str(value) for name, value in row.items()} for row in found]
-    except (OSError, ValueError, AttributeError) as error:
+        text = file.read_text(encoding="utf-8-sig")
+        rows = json_rows(text) if file.suffix == ".jsonl" else csv_rows(text)
+    except OSError as error:
+        raise BergError(f"--tasks {file}: {error.strerror}. Give a CSV or JSONL file") from None
+    except (ValueError, csv.Error, RecursionError) as error:
         raise BergError(f"--tasks {file}: {error}. Give a CSV or JSONL file") from None
     if not rows:
         raise BergError(f"--tasks {file} has no rows")
     return rows
+
+
+def csv_rows(text: str) -> list[Values]:
+    header, *lines = [*csv.reader(io.StringIO(text, newline=""))] or [[]]
+    if len({*header}) < len(header):
+        raise ValueError(f"a column is named twice: {', '.join(header)}")
+    for number, line in enumerate(lines):
+        if line and len(line) != len(header):
+            raise ValueError(f"row {number} has {len(line)} values for {len(header)} columns")
+    return [dict(zip(header, line)) for line in lines if line]
+
+
+def json_rows(text: str) -> list[Values]:
+    """Texts as they are, other values as in JSON."""
+    rows = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            values = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from None
+        if not isinstance(values, dict):
+            raise ValueError(f"line {number} is no object")
+        rows.append(
+            {
+                key: each if isinstance(each, str) else json.dumps(each)
+                for key, each in values.items()
+            }
+        )
+    return rows
+
+
+def placeholders(cmd: str) -> set[str]:
+    """The names in braces that values replace."""
+    return {found["name"] for found in PLACEHOLDER.finditer(cmd) if found["name"]}
+
+
+def fill(cmd: str, values: Values) -> str:
+    """The command with its values, each of which the shell reads as one word."""
+    return PLACEHOLDER.sub(lambda found: found[1] or shlex.quote(values[found["name"]]), cmd)
 
 
 def resume(bucket: Bucket, job: Job) -> None:
@@ -98,8 +169,8 @@ def resume(bucket: Bucket, job: Job) -> None:
 
 
 def row_job(job: Job, number: int) -> Job:
-    """A row as a job: its command with its values, as they are."""
-    cmd = job.cmd.format(**job.rows[number])
+    """A row as a job: its command with its values."""
+    cmd = fill(job.cmd, job.rows[number])
     return replace(
         job,
         name=f"{job.name}/{number}",
@@ -108,6 +179,17 @@ def row_job(job: Job, number: int) -> Job:
         machines=1,
         rows=[],
     )
+
+
+def state_of(job: Job, begun: dict[int, tuple[State, int]], number: int) -> State:
+    """The state of a row; one that nobody began has none in the bucket, and is SUBMITTED."""
+    if number in begun:
+        return begun[number][0]
+    row = row_job(job, number)
+    return State(
+        row.name, user=job.user, results=row.results, id=job.id, created_at=job.created_at,
+        times={SUBMITTED: job.created_at},
+    )  # fmt: skip
 
 
 def describe(values: Values) -> str:

@@ -8,11 +8,15 @@
 """
 
 import contextlib
+import dataclasses
 import functools
+import os
+import shlex
 import signal
 import sys
 import threading
 import time
+import typing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -28,7 +32,7 @@ from berg.bucket import Bucket, Changed
 from berg.config import Config
 from berg.feature import Feature
 from berg.job import Job, State
-from berg.options import given, option, options_of, set_by
+from berg.options import complete_names, given, option, options_of, set_by
 
 LEAVING = 90  # seconds in which a machine is gone whose job has ended
 Create = Callable[[Config, Job, dict[str, Any], list[str], Callable[[str], None]], str]
@@ -39,6 +43,7 @@ class Spec:
     """What a person asks for."""
 
     name: str = option("-n", "--name", default="", help="The job's name.")
+    note: str = option("--note", default="", metavar="TEXT", help="A line that lists show with it.")
     gpus: int | None = option("-g", "--gpus", type=click.IntRange(0), help="GPUs of each machine.")
     gpu_type: str = option("-t", "--gpu-type", default="l4", show_default=True, help="Their type.")
     cpus: int | None = option("-c", "--cpus", type=click.IntRange(1), help="vCPUs.")
@@ -61,12 +66,16 @@ class Spec:
     tasks: str = option(
         "--tasks", default="", metavar="FILE", help="A sweep of a CSV or JSONL file."
     )
-    parallel: int = option(
-        "--parallel", default=0, type=click.IntRange(0, 1000), help="Machines of a sweep."
+    parallel: int | None = option(
+        "--parallel", type=click.IntRange(1, 1000), help="Machines of a sweep."
     )
     results: str = option("-r", "--results", default="", help="Folder below berg_results/.")
     env: list[str] = option(
-        "--env", default=[], multiple=True, metavar="KEY=VALUE", help="A variable of CMD."
+        "--env", default=[], multiple=True, metavar="NAME[=VALUE]",
+        help="A variable of CMD, by default with its value here.",
+    )  # fmt: skip
+    env_file: str = option(
+        "--env-file", default="", metavar="FILE", help="Variables, one NAME=VALUE in each line."
     )
     install: str = option(
         "--install", default="", metavar="COMMAND", help="Install with this instead."
@@ -184,7 +193,7 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
         results=jobs.check_results(spec.results or jobs.results_of(cmd) or name),
         cwd=snapshot.cwd,
         install=spec.install,
-        env=variables(spec.env),
+        env=variables(spec.env_file, spec.env),
         machines=several,
         rows=values,
         each=spec.each,
@@ -212,6 +221,8 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
     }
     if values:
         rows["Rows"] = f"{len(values)}: {rows_.describe(values[0])}, …"
+    elif named := sorted(rows_.placeholders(cmd)):
+        rows["Note"] = f"no --grid gives {{{named[0]}}} a value: the command has it as it is"
     request = gce.body(config, job, shape, spec.disk_gb)
     plan = Plan(config, job, snapshot, request, zones, used, rows, code.warnings(snapshot))
     add_due(plan)
@@ -232,11 +243,41 @@ def add_due(plan: Plan) -> None:
     plan.features.sort(key=lambda each: order.index(type(each).__name__))
 
 
-def variables(texts: list[str]) -> dict[str, str]:
-    wrong = [text for text in texts if not text.partition("=")[0].isidentifier() or "=" not in text]
-    if wrong:
-        raise BergError(f"--env {wrong[0]}: give KEY=VALUE")
-    return dict(text.split("=", 1) for text in texts)
+def variables(file: str, texts: list[str]) -> dict[str, str]:
+    """The variables of a file's lines, then those of --env; a name alone has its value here."""
+    named = [("--env", text) for text in texts]
+    if file:
+        named = [*lines_of(file), *named]
+    found = {}
+    for where, text in named:
+        name, equals, value = text.partition("=")
+        if not name.isidentifier():
+            raise BergError(f"{where} {text}: give NAME=VALUE")
+        if name.startswith("BERG_"):
+            raise BergError(
+                f"{where} {name}: names that begin with BERG_ are Berg's. Choose another"
+            )
+        if not equals and name not in os.environ:
+            raise BergError(f"{where} {name}: it is not set here. Give {name}=VALUE")
+        found[name] = value if equals else os.environ[name]
+    return found
+
+
+def lines_of(file: str) -> list[tuple[str, str]]:
+    """Place and text of each variable in a file of NAME=VALUE, which may be quoted or exported."""
+    found = []
+    try:
+        for number, line in enumerate(Path(file).read_text().splitlines(), 1):
+            words = shlex.split(line, comments=True)
+            words = words[1:] if words[:1] == ["export"] else words
+            if len(words) > 1:
+                raise ValueError(f"line {number}: put quotes around blanks")
+            found += [(f"{file}, line {number}:", word) for word in words]
+    except OSError as error:
+        raise BergError(f"--env-file {file}: {error.strerror}. Give another file") from None
+    except ValueError as error:
+        raise BergError(f"--env-file {file}: {error}. Give NAME=VALUE in each line") from None
+    return found
 
 
 def load_client() -> None:
@@ -261,6 +302,7 @@ def submit(plan: Plan, say: Callable[[str], None] = terminal.say) -> str:
         gpus=f"{job.gpus} x {job.gpu_type}" if job.gpus else "",
         rate=None if plan.usd_per_hour is None else plan.usd_per_hour / job.machines,
         seconds_before=plan.ended.seconds if plan.ended else 0.0,
+        note=str(job.options.get("note", "")),
     )  # fmt: skip
     with taken_back(plan, bucket, say):
         try:
@@ -395,7 +437,12 @@ def resume_plan(config: Config, name: str, again: list[Feature]) -> Plan:
 
 @click.command()
 @click.argument("cmd", default="")
-@click.option("--resume", metavar="NAME", help="Resume a job that has ended, from its results.")
+@click.option(
+    "--resume",
+    metavar="NAME",
+    shell_complete=complete_names,
+    help="Resume a job that has ended, from its results.",
+)
 @options_of(Spec, Then, *features.kinds())
 def run(spec: Spec, then: Then, *kinds: Feature, cmd: str, resume: str | None) -> None:
     """Run CMD on its own machine, with your repository.
@@ -406,6 +453,11 @@ def run(spec: Spec, then: Then, *kinds: Feature, cmd: str, resume: str | None) -
     """
     used = [kind for kind in kinds if kind.is_used]
     if resume:
+        if cmd or any(set_by(name) == "command line" for name in given([spec])):
+            raise BergError(
+                f"--resume continues a job with the command and the options that it had. "
+                f"For others: berg rerun {resume}"
+            )
         config = Config.load()
         again = [each for each in used if "command line" in map(set_by, each.record())]
         return go(config, resume_plan(config, resume, again), then)
@@ -418,24 +470,45 @@ def run(spec: Spec, then: Then, *kinds: Feature, cmd: str, resume: str | None) -
 @click.command()
 @options_of(Spec, Then, *features.kinds())
 def devbox(spec: Spec, then: Then, *kinds: Feature) -> None:
-    """Start a machine with your repository, for `berg ssh`."""
+    """Start a machine with your repository, for `berg ssh`.
+
+    \b
+    berg devbox -g 1 -t l4 -n box
+    berg ssh box
+    """
     config = Config.load()
     used = [kind for kind in kinds if kind.is_used]
     go(config, make_plan(config, "", Path.cwd(), spec, used), then)
 
 
 @click.command()
-@click.argument("before", metavar="JOB")
+@click.argument("before", metavar="JOB", shell_complete=complete_names)
+@click.option("--new-code", is_flag=True, help="Run the working tree, not the job's code.")
 @options_of(Spec, Then, *features.kinds())
-def rerun(spec: Spec, then: Then, *kinds: Feature, before: str) -> None:
-    """Run a job again, with its code and options, except those given here."""
+def rerun(spec: Spec, then: Then, *kinds: Feature, before: str, new_code: bool) -> None:
+    """Run a job again, with its code and options, except those given here; --env adds to the job's.
+
+    \b
+    berg rerun sweep1-0102-030405-a1 --spot --tail
+    berg rerun @ --new-code
+    """
+    from berg import jobs as commands
+
     config = Config.load()
-    earlier = jobs.read_job(Bucket(config), before)
+    earlier = jobs.read_job(Bucket(config), commands.choose(config, [before])[0])
     new = given([spec, *kinds])
-    for name in earlier.options.keys() - new.keys() - {"name"}:
+    for name in earlier.options.keys() - new.keys() - {"name", "env", "env_file"}:
         for kind in (spec, *kinds):
             if hasattr(kind, name):
+                if not jobs.fits(earlier.options[name], typing.get_type_hints(type(kind))[name]):
+                    raise BergError(
+                        f"the record of {before} has no {name} that fits. Give it again"
+                    )
                 setattr(kind, name, earlier.options[name])
     used = [kind for kind in kinds if kind.is_used]
-    spec.commit = spec.commit or earlier.code["commit"]
-    go(config, make_plan(config, earlier.cmd, Path.cwd(), spec, used), then)
+    if not new_code:
+        spec.commit = spec.commit or earlier.code["commit"]
+    plan = make_plan(config, earlier.cmd, Path.cwd(), spec, used)
+    plan.job.env = {**earlier.env, **plan.job.env}
+    plan.job.options = {**earlier.options, **plan.job.options}  # for the next rerun
+    go(config, plan, then)

@@ -7,7 +7,6 @@ Progress is logged to the logger `berg`. Devboxes, ssh and sync have commands on
 """
 
 import contextlib
-import dataclasses
 import logging
 import time
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ import click
 
 import berg
 import berg.run as submission
-from berg import BergError, features, gce, google, jobs, logs
+from berg import BergError, features, google, jobs, logs
 from berg import job as records
 from berg.bucket import Bucket
 from berg.config import Config
@@ -116,10 +115,7 @@ class Job:
     def data(self) -> dict[str, Any]:
         """All about it, as `berg show --json` prints it."""
         with explained(self.config) as config:
-            job = records.read_job(Bucket(config), self.name)
-            running = [dataclasses.asdict(row) for row in gce.machines(config, self.name)]
-            about = jobs.about(config, jobs.find(config, self.name))
-            return {**about, "job": dataclasses.asdict(job), "running": running}
+            return jobs.all_about(config, self.name)
 
     def logs(self) -> str:
         """The output so far; of several machines one after the other."""

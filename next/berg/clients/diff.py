@@ -8,10 +8,9 @@ from typing import Any
 
 import click
 
-from berg import BergError, code, jobs, rows, terminal
+from berg import BergError, code, jobs, metrics, rows, terminal
 from berg import job as records
 from berg.bucket import Bucket
-from berg.clients import metrics
 from berg.config import Config
 from berg.job import Job, State
 

@@ -17,7 +17,7 @@ job = berg.run(
 assert berg.run is berg.run and job == berg.Job("@"), berg.run
 state = job.wait(100)
 assert (state.state, state.exit_code, state.zone) == ("SUCCEEDED", 0, "us-central1-b"), state
-assert "lr=0.1" in job.logs() and job.data()["job"]["options"]["zones"] == ["us-central1-b"]
+assert "lr=0.1" in job.logs() and job.data()["metadata"]["options"]["zones"] == ["us-central1-b"]
 print((job.fetch("here") / "x").read_text())
 """
 REFUSED = r"""

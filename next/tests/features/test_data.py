@@ -65,7 +65,7 @@ def test_a_job_has_the_files_as_copies_and_as_they_are_in_the_bucket(
     log = cloud.log("reads")
     assert "b\ngrüße\nb.txt\ntrain set\n" in log and "Read-only file system" in log, log
     shown = json.loads(cloud.run("show", "reads", "--json").out)
-    assert shown["job"]["features"]["Data"]["counted"]["mnist"]["files"] == 2
+    assert shown["metadata"]["features"]["Data"]["counted"]["mnist"]["files"] == 2
 
 
 def test_places_and_sets_that_cannot_be_are_refused(

@@ -1,0 +1,120 @@
+"""What a user sees of jobs, and does with them, by the command line."""
+
+import json
+import os
+import pty
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from conftest import Cloud, commit
+
+PROGRAM = """
+import json, os, sys
+where = os.environ["BERG_RESULTS_DIR"]
+open(where + "/metrics.jsonl", "w").write(json.dumps({"loss": float(sys.argv[1])}) + "\\n")
+print("said", sys.argv[1:], os.environ.get("COLOUR"))
+sys.exit(3 if sys.argv[1] == "2" else 0)
+"""
+CPU = ["run", "-g", "0"]
+
+
+def test_a_sweep_is_shown_and_fetched_with_its_table(
+    cloud: Cloud, project: Path, tmp_path: Path
+) -> None:
+    (project / "train.py").write_text(PROGRAM)
+    (project / "vars").write_text("# words\nexport COLOUR='dark blue'\n")
+    commit(project)
+    words = ["-n", "grid", "--grid", "lr=1,2", "--parallel", "1", "--env-file", "vars"]
+    command = "python3 train.py {lr} 'x y' {{z}}"
+    done = cloud.run(*CPU, *words, "--note", "a note", "--wait", command, cwd=project)
+    assert done.code == 3, done.err
+    shown = json.loads(cloud.run("show", "grid", "--json").out)
+    assert [(row["state"], row["params"], row["metrics"]) for row in shown] == [
+        ("SUCCEEDED", {"lr": "1"}, {"loss": 1.0}),
+        ("FAILED", {"lr": "2"}, {"loss": 2.0}),
+    ]
+    assert "said ['1', 'x y', '{z}'] dark blue\n" in cloud.run("log", "grid/0").out
+    one = json.loads(cloud.run("show", "grid/1", "--json").out)
+    assert one["metrics"] == {"loss": 2.0} and one["log"] and one["exit_code"] == 3
+    said = json.loads(cloud.run("fetch", "grid", str(tmp_path / "here"), "--json").out)
+    assert said["table"] == str(tmp_path / "here/results.csv") and said["fetched"] == 4
+    assert "param.lr" in Path(said["table"]).read_text()
+    assert (tmp_path / "here/0/metrics.jsonl").exists()
+    assert json.loads(cloud.run("list", "--json").out)[-1]["note"] == "a note"
+    removed = json.loads(cloud.run("rm", "-y", "grid", "--json").out)[0]
+    assert removed["objects"] > 4 and not [name for name in cloud.names() if "grid" in name]
+
+
+def test_several_jobs_are_waited_for_and_deleted_by_a_pattern(cloud: Cloud, project: Path) -> None:
+    for name, code in (("try-1", 0), ("try-2", 5)):
+        assert cloud.run(*CPU, "-n", name, f"exit {code}", cwd=project).code == 0
+    done = cloud.run("wait", "try-*", "--json")
+    assert done.code == 5 and [row["exit_code"] for row in json.loads(done.out)] == [0, 5]
+    assert cloud.run("tail", "try-2").code == 5
+    refused = cloud.run("rm", "try-*")
+    assert refused.code == 1 and "-y" in refused.err and cloud.read(".berg/jobs/try-1_state.json")
+    assert cloud.run("rm", "-y", "try-*").code == 0
+    assert "try-" not in cloud.run("list").out
+    missing = cloud.run("kill", "none", "--json")
+    assert missing.code == 1 and "berg list" in json.loads(missing.out)[0]["error"]
+
+
+def test_a_list_on_a_terminal_has_a_line_for_each_job(cloud: Cloud, project: Path) -> None:
+    name = "wide"
+    assert cloud.run(*CPU, "-n", name, "--note", "many words " * 40, "true", cwd=project).code == 0
+    cloud.run("wait", name)
+    primary, secondary = pty.openpty()
+    env = {**os.environ, "HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
+    words = [sys.executable, "-c", "from berg.cli import main; main()", "list"]
+    subprocess.run(words, env={**env, "COLUMNS": "70"}, stdout=secondary, check=True)
+    os.close(secondary)
+    lines = os.read(primary, 1 << 16).decode().splitlines()
+    assert max(map(len, lines)) == 70 and lines[-1].startswith(f"{name} ")
+    assert lines[-1].endswith("…") and cloud.run("list").out.count("many words") == 40
+
+
+def test_a_folder_of_results_is_fetched_by_its_name(cloud: Cloud, project: Path) -> None:
+    line = "mkdir -p /root/berg_results/folder/one; echo 1 > /root/berg_results/folder/one/out"
+    assert cloud.run(*CPU, "-n", "writes", "--wait", line, cwd=project).code == 0
+    said = json.loads(cloud.run("fetch", "folder/one", "--json").out)
+    assert Path(said["folder"]) == cloud.home / "berg_results/folder/one"
+    assert Path(said["folder"], "out").read_text() == "1\n"
+    again = json.loads(cloud.run("fetch", "folder", "--json").out)
+    assert (again["files"], again["fetched"]) == (said["files"], 0)  # the same files
+    shutil.rmtree(cloud.home / "berg_results/folder")
+    assert cloud.run("fetch", "no/folder").code == 1
+
+
+def test_wrong_words_have_an_answer(cloud: Cloud, project: Path) -> None:
+    for word, right in {"cancel": "kill", "launch": "run", "status": "list", "logs": "log",
+                        "exec": "ssh", "down": "kill", "shwo": "show"}.items():  # fmt: skip
+        done = cloud.run(word)
+        assert done.code == 2 and f"Did you mean: berg {right}" in done.err, done.err
+    done = cloud.run("show", "none", "--json")
+    assert json.loads(done.err.splitlines()[-1])["exit_code"] == done.code == 1
+    for words, reason in [
+        (["--env", "NOT_SET_HERE"], "NOT_SET_HERE=VALUE"),
+        (["--env", "BERG_JOB=x"], "BERG_"),
+        (["--env-file", "/no/file"], "/no/file"),
+        (["--env-file", "train.py"], "line 1"),
+    ]:
+        done = cloud.run(*CPU, "--dry-run", *words, "true", cwd=project)
+        assert done.code == 1 and reason in done.err, done.err
+    plan = cloud.run(*CPU, "--dry-run", "train --lr={lr}", cwd=project)
+    assert plan.code == 0 and "no --grid gives {lr} a value" in plan.err + plan.out
+
+
+def test_rerun_has_the_code_and_options_of_the_job(cloud: Cloud, project: Path) -> None:
+    words = ["-n", "first", "--env", "A=1", "--env", "B=2", "cat train.py; echo $A $B"]
+    assert cloud.run(*CPU, *words, cwd=project).code == 0
+    (project / "train.py").write_text("changed")
+    commit(project)
+    again = ["rerun", "first", "-n", "second", "--env", "B=3", "--tail"]
+    done = cloud.run(*again, cwd=project, HERE="x")
+    assert "hello from train" in done.out and "1 3\n" in done.out, done.err
+    plan = cloud.run("rerun", "second", "--new-code", "-n", "third", "--dry-run", cwd=project)
+    assert plan.code == 0 and "l4" not in plan.err + plan.out  # -g 0 is handed on
+    resumed = cloud.run("run", "--resume", "first", "-n", "other", "true", cwd=project)
+    assert resumed.code == 1 and "berg rerun first" in resumed.err
