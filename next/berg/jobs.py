@@ -189,10 +189,11 @@ def kill(names: tuple[str, ...], now: bool, yes: bool) -> None:
 def kill_one(config: Config, name: str, now: bool, yes: bool) -> None:
     """End a job, or delete the machines of one whose records are missing or damaged."""
     bucket, name = Bucket(config), find(config, name).name if name == "@" else name
-    machines = gce.machines(config, name)
-    try:
+    try:  # before its machines: if this computer sleeps now, another job may get the name
         state, job = find(config, name), records.read_job(bucket, name)
+        machines = gce.machines(config, name)
     except BergError as error:
+        machines = gce.machines(config, name)
         if not machines:
             raise
         listed = ", ".join(f"{machine.name} in {machine.zone}" for machine in machines)
