@@ -490,14 +490,14 @@ class Mirror:
         """Look, send, and publish a moment, unless it is better to wait for a better one."""
         seen, pins, moving, at_ns = self.quiet_instant(number)
         self.halves = {path for path, pin in pins.items() if pin.half}
+        whole = pins.keys() - self.halves - moving  # what moves may be torn
         try:
             failed = self.send_all(
-                sorted(pins.keys() - self.halves, key=lambda path: pins[path].seen.st_ctime_ns),
-                pins,
+                sorted(whole, key=lambda path: pins[path].seen.st_ctime_ns), pins
             )
         finally:
             close(pins)
-        self.ever_whole = (self.ever_whole | pins.keys() - self.halves) & seen.keys()
+        self.ever_whole = (self.ever_whole | whole) & seen.keys()
         self.refused = {path: why for path, why in self.refused.items() if path in seen}
         now = time.monotonic()
         self.waiting_since = self.waiting_since or now
