@@ -1163,7 +1163,9 @@ def hold(pins: Iterable[Pin]) -> None:
     for pin in pins:
         if pin.size <= min(SMALL, left) and not (pin.grows or pin.half):
             data, now = os.pread(pin.file.fileno(), pin.size, 0), os.fstat(pin.file.fileno())
-            if (len(data), now.st_mtime_ns) == (now.st_size, pin.now.st_mtime_ns):
+            is_same = (now.st_size, now.st_mtime_ns) == (pin.size, pin.now.st_mtime_ns)
+            # A file that is truncated has its size before its time.
+            if is_same and len(data) == pin.size:
                 pin.file.close()
                 pin.file = open(os.memfd_create("berg"), "w+b", buffering=0)
                 pin.file.write(data)
