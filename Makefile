@@ -34,7 +34,7 @@ next: next/.venv/made
 	next/.venv/bin/ruff check next
 	next/.venv/bin/ruff format --check next
 	cd next && .venv/bin/mypy --strict berg
-	cd next && .venv/bin/pytest -q
+	cd next && .venv/bin/pytest -q -n 2 --dist worksteal
 	cd next && timeout 900 .venv/bin/python tests/lives.py $(or $(LIVES),6)
 
 next/.venv/made: next/pyproject.toml localcloud/pyproject.toml

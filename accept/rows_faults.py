@@ -20,7 +20,9 @@ def script_killed(t: Trial, step: str) -> None:
     """Kill the startup script in a step of the job."""
     if step == "UPLOADING":
         t.cloud.fault("storage.objects.insert", match="berg_results", delay=3, times=None)
-    job = t.run(COMMAND if step == "RUNNING" else "echo kept > $BERG_RESULTS_DIR/kept", *STEPS[step])
+    job = t.run(
+        COMMAND if step == "RUNNING" else "echo kept > $BERG_RESULTS_DIR/kept", *STEPS[step]
+    )
     t.until_state(job, step)
     if step == "RUNNING":
         time.sleep(5)
@@ -57,7 +59,11 @@ def command_killed(t: Trial) -> None:
     t.gone()
 
 
-@row("processes", "a bucket that answers nothing for a minute loses nothing: the job succeeds", minutes=8)
+@row(
+    "processes",
+    "a bucket that answers nothing for a minute loses nothing: the job succeeds",
+    minutes=8,
+)
 def bucket_away(t: Trial) -> None:
     job = t.run(
         "for i in $(seq 60); do echo $i >> $BERG_RESULTS_DIR/train.log; echo line $i; sleep 1; done"
@@ -74,7 +80,9 @@ def bucket_away(t: Trial) -> None:
     t.gone()
 
 
-@row("processes", "tokens that expire in the middle of a job are renewed; nothing is lost", minutes=6)
+@row(
+    "processes", "tokens that expire in the middle of a job are renewed; nothing is lost", minutes=6
+)
 def tokens_expire(t: Trial) -> None:
     job = t.run(
         "for i in $(seq 20); do echo $i > $BERG_RESULTS_DIR/file-$i; echo line $i; sleep 1; done"
@@ -104,7 +112,11 @@ def bucket_gone(t: Trial) -> None:
     t.gone(500)
 
 
-@row("processes", "a disk of the results that is full ends no job of Berg's: what fits is kept", minutes=6)
+@row(
+    "processes",
+    "a disk of the results that is full ends no job of Berg's: what fits is kept",
+    minutes=6,
+)
 def results_full(t: Trial) -> None:
     job = t.run(
         "mkdir $BERG_RESULTS_DIR/small && mount -t tmpfs -o size=1m none $BERG_RESULTS_DIR/small && "

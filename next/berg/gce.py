@@ -444,6 +444,8 @@ def set_metadata(config: Config, machine: Machine, key: str, value: str) -> None
         try:
             return google.do(config, "POST", f"{machine.path}/setMetadata", changed)
         except GoogleError as error:
+            if error.status == 404:
+                return None
             if error.status != 412:
                 raise
     raise BergError(f"{machine.name} is being changed by others all the time. Try again")

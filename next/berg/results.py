@@ -490,14 +490,14 @@ class Mirror:
         """Look, send, and publish a moment, unless it is better to wait for a better one."""
         seen, pins, moving, at_ns = self.quiet_instant(number)
         self.halves = {path for path, pin in pins.items() if pin.half}
+        whole = pins.keys() - self.halves - moving  # what moves may be torn
         try:
             failed = self.send_all(
-                sorted(pins.keys() - self.halves, key=lambda path: pins[path].seen.st_ctime_ns),
-                pins,
+                sorted(whole, key=lambda path: pins[path].seen.st_ctime_ns), pins
             )
         finally:
             close(pins)
-        self.ever_whole = (self.ever_whole | pins.keys() - self.halves) & seen.keys()
+        self.ever_whole = (self.ever_whole | whole) & seen.keys()
         self.refused = {path: why for path, why in self.refused.items() if path in seen}
         now = time.monotonic()
         self.waiting_since = self.waiting_since or now
@@ -1163,7 +1163,9 @@ def hold(pins: Iterable[Pin]) -> None:
     for pin in pins:
         if pin.size <= min(SMALL, left) and not (pin.grows or pin.half):
             data, now = os.pread(pin.file.fileno(), pin.size, 0), os.fstat(pin.file.fileno())
-            if (len(data), now.st_mtime_ns) == (now.st_size, pin.now.st_mtime_ns):
+            is_same = (now.st_size, now.st_mtime_ns) == (pin.size, pin.now.st_mtime_ns)
+            # A file that is truncated has its size before its time.
+            if is_same and len(data) == pin.size:
                 pin.file.close()
                 pin.file = open(os.memfd_create("berg"), "w+b", buffering=0)
                 pin.file.write(data)

@@ -8,7 +8,6 @@
 """
 
 import contextlib
-import dataclasses
 import functools
 import os
 import shlex

@@ -1,0 +1,52 @@
+"""A devbox is switched off and on with its disk, whatever ends it; only berg kill deletes it."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from conftest import Cloud
+
+
+def until(cloud: Cloud, name: str, state: str) -> dict[str, Any]:
+    end = time.monotonic() + 90
+    while time.monotonic() < end:
+        shown: dict[str, Any] = json.loads(cloud.run("show", name, "--json").out)
+        if shown["state"] == state:
+            return shown
+        time.sleep(0.5)
+    raise AssertionError(f"{name} is {shown['state']}, not {state}: {cloud.log(name)}")
+
+
+def test_a_file_outlives_a_stop_a_preemption_and_a_question_without_an_answer(
+    cloud: Cloud, project: Path
+) -> None:
+    assert cloud.run("devbox", "-g", "0", "-n", "box", cwd=project).code == 0
+    first = until(cloud, "box", "RUNNING")["running"][0]["id"]
+    assert (
+        cloud.run("ssh", "box", "cd /root/code/proj && echo mine > mine && rm train.py").code == 0
+    )
+    assert cloud.run("stop", "box").code == 0
+    shown = until(cloud, "box", "STOPPED")
+    assert [row["status"] for row in shown["running"]] == ["TERMINATED"]
+    assert cloud.run("start", "box").code == 0
+    until(cloud, "box", "RUNNING")
+    cloud.call("POST", "/_berg/instances/box/preempt", {})
+    until(cloud, "box", "STOPPED")
+    assert cloud.run("start", "box").code == 0
+    assert until(cloud, "box", "RUNNING")["running"][0]["id"] == first
+    assert (
+        cloud.run("ssh", "box", "cd /root/code/proj && cat mine && ! ls train.py").out == "mine\n"
+    )
+    asked = cloud.run("kill", "box")
+    assert asked.code == 1 and "its disk" in asked.err and until(cloud, "box", "RUNNING")
+    assert cloud.run("kill", "-y", "box").code == 0
+    assert until(cloud, "box", "KILLED")["running"] == []
+
+
+def test_a_job_has_no_disk_to_keep(cloud: Cloud, project: Path) -> None:
+    assert cloud.run("run", "-g", "0", "-n", "job", "sleep 100", cwd=project).code == 0
+    done = cloud.run("stop", "job")
+    assert done.code == 1 and "berg kill job" in done.err
+    assert cloud.run("kill", "-y", "--now", "job").code == 0
+    assert "there is no devbox 'nosuch'" in cloud.run("start", "nosuch").err

@@ -1,0 +1,83 @@
+"""The house: the core names no feature and no client, and modules import each other in one direction."""
+
+import ast
+from pathlib import Path
+
+import berg
+from berg import clients, features
+
+FOLDER = Path(berg.__file__).parent
+CORE = sorted(FOLDER.glob("*.py"))
+
+
+def imports(file: Path, is_at_the_top: bool) -> set[str]:
+    """Modules of berg that a file imports, as berg.x.y; at the top alone, or anywhere."""
+    tree = ast.parse(file.read_text())
+    nodes = tree.body if is_at_the_top else [*ast.walk(tree)]
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "berg":
+            base = str(node.module)
+            inner = {f"{base}.{alias.name}" for alias in node.names}
+            found |= {each for each in inner if is_module(each)} or {base}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name.split(".")[0] == "berg"}
+    return found
+
+
+def is_module(name: str) -> bool:
+    place = FOLDER.parent.joinpath(*name.split("."))
+    return place.with_suffix(".py").exists() or (place / "__init__.py").exists()
+
+
+def test_the_core_imports_no_feature_and_no_client() -> None:
+    wrong = {
+        (file.name, name)
+        for file in CORE
+        for name in imports(file, is_at_the_top=False)
+        if name.count(".") > 1 and file.name != "__init__.py"  # which offers berg.run to programs
+    }
+    assert not wrong
+
+
+def test_the_core_names_no_feature() -> None:
+    wrong = [
+        (file.name, name)
+        for file in CORE
+        for name in features.ALL
+        if name
+        in {node.id for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Name)}
+    ]
+    assert not wrong
+
+
+def test_features_and_clients_are_all_in_their_lists() -> None:
+    own = {file.stem for file in (FOLDER / "features").glob("*.py")} - {"__init__"}
+    assert own == {*features.ALL.values()} | {*features.COMMANDS.values()}
+    assert {*clients.COMMANDS.values()} <= {file.stem for file in (FOLDER / "clients").glob("*.py")}
+
+
+def test_no_feature_imports_a_client() -> None:
+    for file in (FOLDER / "features").glob("*.py"):
+        assert not [
+            n for n in imports(file, is_at_the_top=False) if n.startswith("berg.clients")
+        ], file
+
+
+def test_imports_at_the_top_have_no_circle() -> None:
+    graph = {
+        "berg." + ".".join(file.relative_to(FOLDER).with_suffix("").parts): imports(file, True)
+        for file in FOLDER.rglob("*.py")
+        if file.name != "__init__.py"
+    }
+    done: set[str] = set()
+
+    def visit(name: str, above: tuple[str, ...]) -> None:
+        assert name not in above, " -> ".join([*above, name])
+        if name not in done:
+            for other in graph.get(name, ()):
+                visit(other, (*above, name))
+            done.add(name)
+
+    for name in graph:
+        visit(name, ())
