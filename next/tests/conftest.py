@@ -1,5 +1,6 @@
 """An embedded cloud, and berg's command line as a user has it."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from localcloud import control
 
-from berg import google
+from berg import gce, google
 from berg.bucket import Bucket
 from berg.config import Config
 
@@ -84,6 +85,9 @@ def cloud() -> Iterator[Cloud]:
             made.call("POST", "/_berg/settings", SETTINGS)
             yield made
         finally:
+            for machine in gce.machines(made.config):  # whose workers would save until it is gone
+                with contextlib.suppress(google.GoogleError):
+                    made.call("POST", f"/_berg/instances/{machine.name}/crash", {})
             control.reset(local)
 
 
