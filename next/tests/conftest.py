@@ -20,6 +20,7 @@ from berg.config import Config
 
 # A first boot holds no locks, the image has what a golden one has, and rights count at once.
 SETTINGS = {"first_boot": 0, "prepared": 1, "operation": 0.2, "grant_delay": 1, "account_delay": 1}
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
 
 @dataclass
@@ -78,6 +79,8 @@ def cloud() -> Iterator[Cloud]:
         (prepared / "berg").mkdir(parents=True)
         (prepared / "berg/venv").symlink_to(sys.prefix)  # as that of a golden image
         os.environ["LOCALCLOUD_SHOW"] = sys.prefix  # to its machines
+        if CERTIFICATES.exists():  # a proxy's too, which uv would not know
+            os.environ.setdefault("SSL_CERT_FILE", str(CERTIFICATES))
         made = Cloud(Path(folder))
         try:
             done = made.run("init", "--local", "-y")
