@@ -107,15 +107,8 @@ def python_for(facts: Facts) -> str:
         unfinished.touch()
         uv.write_bytes(bring(facts, facts["berg-uv"], facts["berg-uv-sha256"]))
         uv.chmod(0o755)
-        make = [
-            str(uv),
-            "venv",
-            "-q",
-            "--clear",
-            "--python",
-            ">=3.10",
-            str(BERG / "venv"),
-        ]  # or downloads one
+        # With a Python of this machine, or one that uv downloads.
+        make = [str(uv), "venv", "-q", "--clear", "--python", ">=3.10", str(BERG / "venv")]
         subprocess.run(make, check=True)
         install = [str(uv), "pip", "install", "-q", "--python", str(python)]
         subprocess.run([*install, *facts["berg-packages"].split()], check=True)

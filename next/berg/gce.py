@@ -213,9 +213,8 @@ def body(config: Config, job: Job, shape: Shape, disk_gb: int) -> dict[str, Any]
     if shape.machine_type.startswith(GVNIC):
         interface["nicType"] = "GVNIC"
     scheduling: dict[str, Any] = {
-        "maxRunDuration": {
-            "seconds": str(job.max_seconds)
-        },  # then Google ends it, whatever happens
+        # Then Google ends it, whatever happens.
+        "maxRunDuration": {"seconds": str(job.max_seconds)},
         "instanceTerminationAction": "STOP" if job.is_devbox else "DELETE",
         "automaticRestart": False,
     }

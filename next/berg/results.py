@@ -1019,6 +1019,7 @@ def newest(
 def newest_listed(
     bucket: Bucket, job: str, machines: int, before_ns: int
 ) -> tuple[int, int, dict[str, Row]]:
+    """The same from one list; raises FileNotFoundError if a moment of it is deleted meanwhile."""
     attempts: dict[int, list[str]] = {}
     for each in bucket.list(moments_prefix(job)):
         attempts.setdefault(int(each.name.split("/")[-3]), []).append(each.name)

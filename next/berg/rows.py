@@ -240,19 +240,16 @@ def take(run: Run) -> Run | None:
     from berg import worker
 
     states = jobs.row_states(run.bucket, run.job.name)
-    own = (
-        run.facts.id
-    )  # a row of this machine that has not ended comes first: its worker died in it
-    is_mine = {
-        n: state.machine_id == own and not state.is_final for n, (state, _) in states.items()
-    }
-    for number in sorted(range(len(run.job.rows)), key=lambda n: not is_mine.get(n)):
+    # A row of this machine that has not ended comes first: its worker died in it.
+    unended = {number for number, (state, _) in states.items() if not state.is_final}
+    mine = {number for number in unended if states[number][0].machine_id == run.facts.id}
+    for number in sorted(range(len(run.job.rows)), key=lambda number: number not in mine):
         job = row_job(run.job, number)
         state, generation = states.get(number, (None, 0))
         if state is None:
             state = replace(run.state, name=job.name, state=SUBMITTED, results=job.results)
             state.attempt, state.machines, state.times = 1, 1, {}
-        if state.state != SUBMITTED and not is_mine.get(number):
+        if state.state != SUBMITTED and number not in mine:
             if state.is_final or not is_lost(run, state):
                 continue
             state.attempt += 1

@@ -1,5 +1,6 @@
 """An embedded cloud, and berg's command line as a user has it."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -13,12 +14,13 @@ from typing import Any
 import pytest
 from localcloud import control
 
-from berg import google
+from berg import gce, google
 from berg.bucket import Bucket
 from berg.config import Config
 
 # A first boot holds no locks, the image has what a golden one has, and rights count at once.
 SETTINGS = {"first_boot": 0, "prepared": 1, "operation": 0.2, "grant_delay": 1, "account_delay": 1}
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
 
 @dataclass
@@ -77,6 +79,8 @@ def cloud() -> Iterator[Cloud]:
         (prepared / "berg").mkdir(parents=True)
         (prepared / "berg/venv").symlink_to(sys.prefix)  # as that of a golden image
         os.environ["LOCALCLOUD_SHOW"] = sys.prefix  # to its machines
+        if CERTIFICATES.exists():  # a proxy's too, which uv would not know
+            os.environ.setdefault("SSL_CERT_FILE", str(CERTIFICATES))
         made = Cloud(Path(folder))
         try:
             done = made.run("init", "--local", "-y")
@@ -84,6 +88,9 @@ def cloud() -> Iterator[Cloud]:
             made.call("POST", "/_berg/settings", SETTINGS)
             yield made
         finally:
+            for machine in gce.machines(made.config):  # whose workers would save until it is gone
+                with contextlib.suppress(google.GoogleError):
+                    made.call("POST", f"/_berg/instances/{machine.name}/crash", {})
             control.reset(local)
 
 

@@ -21,27 +21,27 @@ def until(cloud: Cloud, name: str, state: str) -> dict[str, Any]:
 def test_a_file_outlives_a_stop_a_preemption_and_a_question_without_an_answer(
     cloud: Cloud, project: Path
 ) -> None:
-    assert cloud.run("devbox", "-g", "0", "-n", "box", cwd=project).code == 0
-    first = until(cloud, "box", "RUNNING")["running"][0]["id"]
+    assert cloud.run("devbox", "-g", "0", "-n", "owned", cwd=project).code == 0
+    first = until(cloud, "owned", "RUNNING")["running"][0]["id"]
     assert (
-        cloud.run("ssh", "box", "cd /root/code/proj && echo mine > mine && rm train.py").code == 0
+        cloud.run("ssh", "owned", "cd /root/code/proj && echo mine > mine && rm train.py").code == 0
     )
-    assert cloud.run("stop", "box").code == 0
-    shown = until(cloud, "box", "STOPPED")
+    assert cloud.run("stop", "owned").code == 0
+    shown = until(cloud, "owned", "STOPPED")
     assert [row["status"] for row in shown["running"]] == ["TERMINATED"]
-    assert cloud.run("start", "box").code == 0
-    until(cloud, "box", "RUNNING")
-    cloud.call("POST", "/_berg/instances/box/preempt", {})
-    until(cloud, "box", "STOPPED")
-    assert cloud.run("start", "box").code == 0
-    assert until(cloud, "box", "RUNNING")["running"][0]["id"] == first
+    assert cloud.run("start", "owned").code == 0
+    until(cloud, "owned", "RUNNING")
+    cloud.call("POST", "/_berg/instances/owned/preempt", {})
+    until(cloud, "owned", "STOPPED")
+    assert cloud.run("start", "owned").code == 0
+    assert until(cloud, "owned", "RUNNING")["running"][0]["id"] == first
     assert (
-        cloud.run("ssh", "box", "cd /root/code/proj && cat mine && ! ls train.py").out == "mine\n"
+        cloud.run("ssh", "owned", "cd /root/code/proj && cat mine && ! ls train.py").out == "mine\n"
     )
-    asked = cloud.run("kill", "box")
-    assert asked.code == 1 and "its disk" in asked.err and until(cloud, "box", "RUNNING")
-    assert cloud.run("kill", "-y", "box").code == 0
-    assert until(cloud, "box", "KILLED")["running"] == []
+    asked = cloud.run("kill", "owned")
+    assert asked.code == 1 and "its disk" in asked.err and until(cloud, "owned", "RUNNING")
+    assert cloud.run("kill", "-y", "owned").code == 0
+    assert until(cloud, "owned", "KILLED")["running"] == []
 
 
 def test_a_job_has_no_disk_to_keep(cloud: Cloud, project: Path) -> None:

@@ -37,17 +37,17 @@ def boxed(project: Path) -> Path:
 
 
 def test_a_command_runs_in_a_container_and_hears_of_its_end(cloud: Cloud, boxed: Path) -> None:
-    words = ["-g", "0", "-n", "box", "--docker", docker.IMAGE, "--install", docker.INSTALL]
+    words = ["-g", "0", "-n", "boxed", "--docker", docker.IMAGE, "--install", docker.INSTALL]
     words += ["--env", "LR=0.1", "--secret", "KEY", "echo begun; python3 train.py 600 3"]
     assert cloud.run("run", *words, cwd=boxed, KEY="very secret").code == 0
     end = time.monotonic() + 60
-    while not (told := cloud.read("berg_results/box/told")) and time.monotonic() < end:
+    while not (told := cloud.read("berg_results/boxed/told")) and time.monotonic() < end:
         time.sleep(0.5)
     path = docker.OF_THE_IMAGE["PATH"]
     assert told.decode() == repr((["very secret", "0.1", "yes", None, path], "/root/code/proj"))
-    assert cloud.run("kill", "box").code == 0
-    assert cloud.read("berg_results/box/saved") == b"yes", cloud.log("box")
-    assert "begun\n" in cloud.log("box") and "very secret" not in cloud.log("box")
+    assert cloud.run("kill", "boxed").code == 0
+    assert cloud.read("berg_results/boxed/saved") == b"yes", cloud.log("boxed")
+    assert "begun\n" in cloud.log("boxed") and "very secret" not in cloud.log("boxed")
 
 
 def push(cloud: Cloud, image: str, text: str) -> str:
