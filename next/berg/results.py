@@ -289,7 +289,7 @@ class Mirror:
                 pins, databases, unpinned = self.pin(seen)
                 time.sleep(CLOCK_STEP)  # a change after this has another time
                 at_ns, now = time.time_ns(), seen if stopped else self.look()
-                moving, may_lock = unpinned | self.changed(seen, now, pins), not (left or stopped)
+                moving, may_lock = self.changed(seen, now, pins), not (left or stopped)
                 copies, locked = {}, set()
                 for path in databases if not (left and moving) else ():
                     is_large = seen[path].st_size > SMALL_DATABASE
@@ -315,7 +315,7 @@ class Mirror:
                 break
             close(pins)
             self.was_restless = True
-        return seen, pins, moving, at_ns
+        return seen, pins, moving | unpinned, at_ns
 
     def changed(
         self, seen: dict[str, os.stat_result], now: dict[str, os.stat_result], pins: dict[str, Pin]
