@@ -50,9 +50,9 @@ def test_settings_and_the_repository_are_defaults_of_a_plan(cloud: Cloud, projec
     done = cloud.run(
         *plan, cwd=project, BERG_GPUS="2", BERG_GPU_TYPE="t4", BERG_ZONES="us-central1-a"
     )
-    assert "2 x t4" in done.err and "us-central1-b" not in done.err
+    assert "2 x t4" in done.out and "us-central1-b" not in done.out
     (project / "pyproject.toml").write_text("[tool.berg]\nnum-gpus = 0\ncpus = 4\n")
-    assert "n1-standard-4" in cloud.run(*plan, cwd=project).err
+    assert "n1-standard-4" in cloud.run(*plan, cwd=project).out
 
 
 def test_shells_complete(cloud: Cloud) -> None:

@@ -32,7 +32,7 @@ def test_files_that_are_not_read_are_named_with_their_option(cloud: Cloud, proje
     for name in ["requirements.txt", *names]:
         (project / name).parent.mkdir(exist_ok=True)
         (project / name).touch()
-    said = plan(cloud, project).err
+    said = plan(cloud, project).out
     assert "Install   requirements.txt" in said
     assert not [name for name in names if f"{name} (--" not in said], said
     (project / "requirements.txt").unlink()
@@ -45,7 +45,7 @@ def test_a_package_in_a_submodule_that_is_not_here_is_refused(
     cloud: Cloud, project: Path, submodule: Path
 ) -> None:
     (project / "uv.lock").write_text(LOCK)
-    assert "uv.lock: uv sync" in plan(cloud, project).err
+    assert "uv.lock: uv sync" in plan(cloud, project).out
     words = ["git", "submodule", "--quiet", "deinit", "-f", "libs/core"]
     subprocess.run(words, cwd=project, check=True)
     done = plan(cloud, project)
@@ -75,6 +75,6 @@ def test_submodules_are_sent_as_they_are_here(cloud: Cloud, project: Path, submo
 def test_words_that_are_nowhere_are_named(
     cloud: Cloud, project: Path, command: str, word: str
 ) -> None:
-    said = plan(cloud, project, command).err
+    said = plan(cloud, project, command).out
     assert ("Careful" in said) == bool(word), said
     assert word in said.partition("Careful")[2]

@@ -84,7 +84,7 @@ def test_machines_pull_the_image_that_the_tag_named_at_the_submit(
     assert cloud.run("wait", "pins").code == 0, cloud.log("pins")
     assert f'"pull", "--quiet", "{image}@{first}"' in cloud.log("pins")
     done = cloud.run("rerun", "pins", "--dry-run", cwd=boxed)
-    assert f"({first[:19]}…)" in done.err, done.err
+    assert f"({first[:19]}…)" in done.out, done.out
 
 
 def test_what_has_no_container_is_refused(cloud: Cloud, project: Path) -> None:
