@@ -193,7 +193,9 @@ class Writer:
                 with open(path, "ab", buffering=0) as file:
                     file.write(more)
 
-            self.change(dict.fromkeys(self.same(path), whole(read(path) + more)), write)
+            # Slow: it may be stopped while the file is open, which then counts as one that is being saved.
+            sets = dict.fromkeys(self.same(path), whole(read(path) + more))
+            self.change(sets, write, slow=True)
 
     def delete(self):
         if path := self.old():
@@ -254,7 +256,7 @@ class Writer:
                         memory[at : at + 8] = bytes(data[at : at + 8])
                         memory.flush()
 
-        self.change(dict.fromkeys(self.same(path), whole(data)), write)
+        self.change(dict.fromkeys(self.same(path), whole(data)), write, slow=True)
 
     def checkpoint(self):
         """A folder of shards, a small file that names it, and the older ones deleted."""
