@@ -63,6 +63,15 @@ class Snapshot:
     def object(self) -> str:
         return f".berg/repos/{self.repo}/{self.commit}.bundle"
 
+    def within(self, folder: str) -> str:
+        """A folder of the commit, by its path from the root."""
+        path = os.path.normpath(folder)
+        if path != "." and not any(each.startswith(f"{path}/") for each in self.files):
+            raise BergError(
+                f"--cwd {folder}: the code has no such folder. Give its path from {self.root}"
+            )
+        return path
+
     def record(self) -> dict[str, Any]:
         return {
             "commit": self.commit,
@@ -104,6 +113,10 @@ def find_root(folder: Path) -> Path:
     try:
         return Path(git(folder, "rev-parse", "--show-toplevel"))
     except BergError as error:
+        if "work tree" in str(error):
+            raise BergError(
+                f"{folder} is a bare repository, without a working tree. Go to a clone of it"
+            ) from None
         if "not a git repository" not in str(error):
             raise
         raise BergError(
@@ -166,6 +179,8 @@ def take_one(folder: Path, revision: str) -> Snapshot:
             shutil.copy(root / index, copy)  # its times spare git reading unchanged files
         git(root, "add", "--all", ":/", GIT_INDEX_FILE=str(copy))
         tree = git(root, "write-tree", GIT_INDEX_FILE=str(copy))
+    if not (head or changed):
+        raise BergError(f"{root} has no commit, and no file that could be sent. Add one: git add")
     parent = ["-p", head] if head else []
     commit = git(root, "commit-tree", tree, *parent, "-m", "berg: the working tree", **AUTHOR)
     return Snapshot(root, head, commit, branch, changed, cwd, tags, settings)

@@ -110,8 +110,11 @@ def choose(
     cpus: int | None,
     machine_type: str,
     zones: list[str],
+    regions: list[str],
 ) -> tuple[Shape, list[str]]:
-    """The machine type that fits, by Google's own list, and the zones that have it."""
+    """The machine type that fits, by Google's own list, and the zones that have it: those that are
+    named, then those of the regions (`any` is all), by default of the configured one.
+    """
     if gpu_type not in GPUS:
         raise BergError(f"there is no GPU type {gpu_type!r}. Choose one: -t {', '.join(GPUS)}")
     accelerator, pattern = GPUS[gpu_type]
@@ -142,10 +145,13 @@ def choose(
     everywhere = sorted(places[shape.machine_type])
     if shape.is_attached:
         everywhere = [zone for zone in everywhere if zone in zones_with(config, accelerator)]
-    region = [zone for zone in everywhere if zone.rpartition("-")[0] == config.region]
-    found = [zone for zone in zones if zone in everywhere] if zones else region
+    if not (zones or regions):
+        regions = [config.region]
+    within = [zone for region in regions for zone in everywhere
+              if region in ("any", zone.rpartition("-")[0])]  # fmt: skip
+    found = [*dict.fromkeys([zone for zone in zones if zone in everywhere] + within)]
     if not found:
-        place = ", ".join(zones) or config.region
+        place = ", ".join(zones + regions)
         raise BergError(
             f"there is no {shape} in {place}. Choose a zone: -z {' -z '.join(everywhere)}"
         )

@@ -737,8 +737,14 @@ config_.add_command(list_, "show")
 
 @click.command()
 @click.argument("action", type=click.Choice(["start", "stop", "status"]))
-def local(action: str) -> None:
-    """Start or stop the embedded cloud of this computer."""
+@json_option
+def local(action: str, as_json: bool) -> None:
+    """Start or stop the embedded cloud of this computer.
+
+    \b
+    berg local status
+    berg local stop
+    """
     folder = config.home() / "local"
     if action == "start":
         terminal.say(f"It runs at http://127.0.0.1:{control().start(folder)}")
@@ -746,6 +752,11 @@ def local(action: str) -> None:
         terminal.say("Stopped" if control().stop(folder) else "It did not run")
     else:
         terminal.say("It runs" if control().is_running(folder) else "It does not run")
+    if as_json:
+        is_running, settings = control().is_running(folder), Config.read()
+        names = gce.machines(settings) if is_running and settings.endpoint else []
+        about = {"running": is_running, "machines": [machine.name for machine in names]}
+        terminal.show_json(about)
 
 
 @click.command()

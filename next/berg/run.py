@@ -18,7 +18,7 @@ import time
 import typing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +43,26 @@ class Spec:
 
     name: str = option("-n", "--name", default="", help="The job's name.")
     note: str = option("--note", default="", metavar="TEXT", help="A line that lists show with it.")
-    gpus: int | None = option("-g", "--gpus", type=click.IntRange(0), help="GPUs of each machine.")
+    gpus: int | None = option(
+        "-g", "--num-gpus", type=click.IntRange(0), metavar="N",
+        help="GPUs of each machine; 0 for none.  [default: 1]",
+    )  # fmt: skip
     gpu_type: str = option("-t", "--gpu-type", default="l4", show_default=True, help="Their type.")
-    cpus: int | None = option("-c", "--cpus", type=click.IntRange(1), help="vCPUs.")
+    cpus: int | None = option(
+        "-c",
+        "--num-cpus",
+        type=click.IntRange(1),
+        metavar="N",
+        help="vCPUs of each machine.",
+    )
     machine_type: str = option("--machine-type", default="", help="A machine type of Google's.")
     zones: list[str] = option(
-        "-z", "--zone", default=[], multiple=True, help="Zones to try, in order."
+        "-z", "--zone", default=[], multiple=True, help="A zone to try, in this order."
     )
+    regions: list[str] = option(
+        "--region", default=[], multiple=True, metavar="REGION",
+        help="Try all zones of this region, or of any; repeatable.",
+    )  # fmt: skip
     machines: int = option(
         "-m",
         "--machines",
@@ -68,7 +81,17 @@ class Spec:
     parallel: int | None = option(
         "--parallel", type=click.IntRange(1, 1000), help="Machines of a sweep."
     )
-    results: str = option("-r", "--results", default="", help="Folder below berg_results/.")
+    results: str = option(
+        "-r",
+        "--results-dir",
+        default="",
+        metavar="PATH",
+        help="Folder below berg_results/.",
+    )
+    cwd: str = option(
+        "--cwd", default="", metavar="PATH",
+        help="Folder of the repository to run CMD in.  [default: this one]",
+    )  # fmt: skip
     env: list[str] = option(
         "--env", default=[], multiple=True, metavar="NAME[=VALUE]",
         help="A variable of CMD, by default with its value here.",
@@ -88,8 +111,9 @@ class Spec:
     )
     image: str = option("--image", default="", metavar="PROJECT/IMAGE", help="Image or family.")
     commit: str = option(
-        "--commit", default="", help="Run this commit or branch, not the working tree."
-    )
+        "--commit", "--branch", default="", metavar="COMMIT",
+        help="Run this commit, tag or branch, not the working tree.",
+    )  # fmt: skip
 
 
 @dataclass
@@ -122,6 +146,7 @@ class Plan:
     create: Create = gce.create
     ended: State | None = None  # of a job that is resumed: how its last attempt ended
     generation: int = 0  # of that state
+    before: Job | None = None  # its record, if it goes on with new code
 
     @property
     def seconds(self) -> int:
@@ -149,7 +174,8 @@ class Plan:
             "usd_at_most": self.usd_at_most,
             "max_run_seconds": self.seconds,
             "scratch_gb": ssds * gce.SSD_GB,
-            **({"num_jobs": len(job.rows)} if job.rows else {}),
+            "install": {"how": self.rows.get("Install", "")},
+            **({"num_jobs": len(job.rows), "jobs": []} if job.rows else {}),
         }
 
 
@@ -163,8 +189,8 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
     several = min(len(values), spec.parallel or rows_.PARALLEL) if is_sweep else spec.machines
     bucket = Bucket(config)
     with terminal.waiting("Reading the code, and asking Google"), ThreadPoolExecutor(5) as pool:
-        ask = (config, spec.gpus, spec.gpu_type, spec.cpus, spec.machine_type, spec.zones)
-        chosen = pool.submit(gce.choose, *ask)
+        ask = (config, spec.gpus, spec.gpu_type, spec.cpus, spec.machine_type)
+        chosen = pool.submit(gce.choose, *ask, spec.zones, spec.regions)
         image = pool.submit(gce.find_image, config, spec.image or config.default_image)
         exists = pool.submit(bucket.client.exists)
         name_taken = pool.submit(bucket.get, jobs.state_path(spec.name)) if spec.name else None
@@ -190,7 +216,7 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
         repo=snapshot.repo,
         code=snapshot.record(),
         results=jobs.check_results(spec.results or jobs.results_of(cmd) or name),
-        cwd=snapshot.cwd,
+        cwd=snapshot.within(spec.cwd) if spec.cwd else snapshot.cwd,
         install=spec.install,
         env=variables(spec.env_file, spec.env),
         machines=several,
@@ -310,9 +336,9 @@ def submit(plan: Plan, say: Callable[[str], None] = terminal.say) -> str:
             raise NameTaken(
                 f"there is a job {job.name!r} already. Choose another name: -n NAME"
             ) from None
-        if not plan.ended:
+        if plan.snapshot:
             bucket.write(jobs.job_path(job.name), job.content())
-        elif job.rows:
+        if plan.ended and job.rows:
             rows_.resume(bucket, job)
         for feature in plan.features:
             feature.send(plan)
@@ -341,7 +367,9 @@ def taken_back(plan: Plan, bucket: Bucket, say: Callable[[str], None]) -> Iterat
         is_main = threading.current_thread() is threading.main_thread()  # others get no signals
         previous = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
         try:
-            if not plan.ended:
+            if plan.before:
+                bucket.write(jobs.job_path(plan.job.name), plan.before.content())
+            elif not plan.ended:
                 bucket.delete(jobs.job_path(plan.job.name))
             end(plan.config, plan.job, plan.features)
             if not plan.ended:
@@ -377,24 +405,30 @@ def go(config: Config, plan: Plan, then: Then) -> None:
     zone = submit(plan)
     name = plan.job.name
     terminal.say(f"Created {name} in {zone}" if zone else f"{name} waits for a machine")
-    if then.as_json:
-        terminal.show_json({**plan.record(), "zone": zone})
-    elif not (then.tail or then.wait):
-        terminal.say(f"Follow it: berg tail {name}")
-        terminal.show(name)
+    about, code = {**plan.record(), "zone": zone}, 0
     if then.tail or then.wait:
         from berg import jobs as commands
-        from berg import logs
+        from berg import logs, table
 
         if then.tail:
             logs.follow(config, name)
-        sys.exit(commands.wait_for(config, name))
+        code = commands.wait_for(config, name)
+        if plan.job.rows and then.as_json:
+            about["jobs"] = [row.record() for row in table.read(config, name)[0]]
+    elif not then.as_json:
+        terminal.say(f"Follow it: berg tail {name}")
+        terminal.show(name)
+    if then.as_json:
+        terminal.show_json(about)
+    sys.exit(code)
 
 
-def resume_plan(config: Config, name: str, again: list[Feature]) -> Plan:
+def resume_plan(
+    config: Config, name: str, again: list[Feature], folder: Path | None = None
+) -> Plan:
     """The same job again: its record, code and results, in the next attempt on new machines.
 
-    A feature of `again` is the record's, with what no record has.
+    A feature of `again` is the record's, with what no record has; `folder` has new code.
     """
     from berg import jobs as commands
 
@@ -417,7 +451,8 @@ def resume_plan(config: Config, name: str, again: list[Feature]) -> Plan:
             time.sleep(1)
     _, generation = jobs.read_state(bucket, state.name)
     gpus = job.gpu_type or "l4"
-    shape, zones = gce.choose(config, job.gpus, gpus, None, job.machine_type, [])
+    places = [[*map(str, job.options.get(key, []))] for key in ("zones", "regions")]
+    shape, zones = gce.choose(config, job.gpus, gpus, None, job.machine_type, *places)
     request = gce.body(config, job, shape, int(job.options.get("disk_gb", 200)))
     rows = {
         "Job": f"{job.name}, attempt {state.attempt + 1}",
@@ -428,9 +463,15 @@ def resume_plan(config: Config, name: str, again: list[Feature]) -> Plan:
     given_again = {type(each): each for each in again}
     used = [given_again.get(type(each), each) for each in features.of(job)]
     plan = Plan(config, job, None, request, zones, used, rows, ended=state, generation=generation)
+    if folder:
+        plan.snapshot = code.take(folder)
+        plan.before, plan.job = job, replace(job, code=plan.snapshot.record())
+        plan.rows["Code"] = str(plan.snapshot)
+        plan.questions = code.warnings(plan.snapshot)
     add_due(plan)
     for feature in plan.features:
         feature.change(plan)
+    plan.rows |= install.foresee(plan)
     return plan
 
 
@@ -442,8 +483,11 @@ def resume_plan(config: Config, name: str, again: list[Feature]) -> Plan:
     shell_complete=complete_names,
     help="Resume a job that has ended, from its results.",
 )
+@click.option("--new-code", is_flag=True, help="With --resume: run the working tree.")
 @options_of(Spec, Then, *features.kinds())
-def run(spec: Spec, then: Then, *kinds: Feature, cmd: str, resume: str | None) -> None:
+def run(
+    spec: Spec, then: Then, *kinds: Feature, cmd: str, resume: str | None, new_code: bool
+) -> None:
     """Run CMD on its own machine, with your repository.
 
     \b
@@ -459,7 +503,11 @@ def run(spec: Spec, then: Then, *kinds: Feature, cmd: str, resume: str | None) -
             )
         config = Config.load()
         again = [each for each in used if "command line" in map(set_by, each.record())]
-        return go(config, resume_plan(config, resume, again), then)
+        return go(
+            config, resume_plan(config, resume, again, Path.cwd() if new_code else None), then
+        )
+    if new_code:
+        raise click.UsageError("--new-code is for --resume NAME: other jobs run the working tree")
     if not cmd.strip():
         raise BergError("CMD is empty. For a machine without a command: berg devbox")
     config = Config.load()

@@ -118,3 +118,19 @@ def test_rerun_has_the_code_and_options_of_the_job(cloud: Cloud, project: Path) 
     assert plan.code == 0 and "l4" not in plan.err + plan.out  # -g 0 is handed on
     resumed = cloud.run("run", "--resume", "first", "-n", "other", "true", cwd=project)
     assert resumed.code == 1 and "berg rerun first" in resumed.err
+
+
+def test_a_job_goes_on_with_new_code(cloud: Cloud, project: Path) -> None:
+    (project / "sub").mkdir()
+    (project / "sub/train.py").write_text("import os, sys; sys.exit(os.environ['BERG_ATTEMPT'])\n")
+    commit(project)
+    words = ["-g", "0", "-n", "mended", "--cwd", "sub", "--branch", "main", "--wait"]
+    done = cloud.run("run", *words, "python3 train.py", cwd=project)
+    assert done.code == 1 and "mended FAILED with exit code 1" in done.err, done.err
+    (project / "sub/train.py").write_text(
+        "import os; print('attempt', os.environ['BERG_ATTEMPT'])\n"
+    )
+    done = cloud.run("run", "--resume", "mended", "--new-code", "--wait", cwd=project)
+    assert done.code == 0 and "attempt 2\n" in cloud.log("mended"), done.err
+    done = cloud.run("run", "-g", "0", "--cwd", "nowhere", "true", cwd=project)
+    assert done.code == 1 and "--cwd nowhere" in done.err

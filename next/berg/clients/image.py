@@ -151,7 +151,11 @@ def create(box: str, family: str, as_default: bool, as_json: bool) -> None:
 @image.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_(as_json: bool) -> None:
-    """List the images that Berg made, the newest first."""
+    """List the images that Berg made, the newest first.
+
+    \b
+    berg image list
+    """
     found = images(Config.load())
     if as_json:
         return terminal.show_json(found)
@@ -164,7 +168,11 @@ def list_(as_json: bool) -> None:
 @click.argument("names", metavar="NAME…", nargs=-1, required=True)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def delete(names: tuple[str, ...], yes: bool) -> None:
-    """Delete images that Berg made. Machines that booted them stay."""
+    """Delete images that Berg made. Machines that booted them stay.
+
+    \b
+    berg image delete berg-box-20261129
+    """
     config = Config.load()
     owners = {row["name"]: row["user"] for row in images(config)}
     if unknown := [name for name in names if name not in owners]:

@@ -291,7 +291,11 @@ def data() -> None:
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def push(path: Path, name: str, delete: bool, follow_links: bool, yes: bool, as_json: bool) -> None:
-    """Upload a folder or a file; only what changed. After an interruption run it again."""
+    """Upload a folder or a file; only what changed. After an interruption run it again.
+
+    \b
+    berg data push ~/mnist mnist
+    """
     bucket, prefix = find(Config.load(), name)
     if not path.exists():
         raise BergError(f"{path} does not exist. Give a folder or a file")
@@ -386,7 +390,11 @@ def progress(label: str, things: Iterable[T], size: Callable[[T], int]) -> Any:
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def pull(name: str, folder: Path, as_json: bool) -> None:
-    """Download a data set to FOLDER; only what changed."""
+    """Download a data set to FOLDER; only what changed.
+
+    \b
+    berg data pull mnist ~/mnist
+    """
     config = Config.load()
     items = listed(config, name)
     bucket, prefix = find(config, name)
@@ -407,7 +415,12 @@ def pull(name: str, folder: Path, as_json: bool) -> None:
 @click.argument("name", metavar="[DATA]", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def ls(name: str | None, as_json: bool) -> None:
-    """List the data sets, or the files of one."""
+    """List the data sets, or the files of one.
+
+    \b
+    berg data ls
+    berg data ls mnist
+    """
     config = Config.load()
     if name:
         start = len(find(config, name)[1])
@@ -446,7 +459,11 @@ def ls(name: str | None, as_json: bool) -> None:
 @click.argument("name", metavar="DATA")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def rm(name: str, yes: bool) -> None:
-    """Delete a data set. Jobs that need it and have not started yet will fail."""
+    """Delete a data set. Jobs that need it and have not started yet will fail.
+
+    \b
+    berg data rm mnist
+    """
     config = Config.load()
     items = listed(config, name)
     bucket, prefix = find(config, name)

@@ -61,7 +61,7 @@ def test_what_is_refused_is_a_sentence_and_leaves_nothing(cloud: Cloud, project:
     lines = python(cloud, REFUSED, project.parent).splitlines()
     assert "no machine could be created, and none was left behind" in lines[0], lines
     assert "there is no GPU type 'l5'" in "".join(lines)
-    assert "Invalid value for '-g' / '--gpus'" in "".join(lines)
+    assert "Invalid value for '-g' / '--num-gpus'" in "".join(lines)
     assert "berg.run() has no option 'colour'" in "".join(lines)
     assert "there is no job 'no-such-job'" in lines[-1]
     assert not [name for name in cloud.names(".berg/jobs/") if "api-2" in name]
