@@ -158,7 +158,12 @@ def take_one(folder: Path, revision: str) -> Snapshot:
     branch = git(root, "branch", "--show-current")
     settings = {key: text for key in SETTINGS if (text := setting(root, key))}
     if revision:
-        commit = git(root, "rev-parse", "--verify", f"{revision}^{{commit}}")
+        try:
+            commit = git(root, "rev-parse", "--verify", f"{revision}^{{commit}}")
+        except BergError:
+            raise BergError(
+                f"{root} has no commit, tag or branch {revision!r}. If it is new: git fetch"
+            ) from None
         is_branch = git(root, "branch", "--list", "--format=%(refname:short)", revision) == revision
         tags = git(root, "tag", "--points-at", commit).splitlines()
         branch = revision if is_branch else ""
