@@ -2,11 +2,12 @@
 
 The plan says which file that is, which others are not read, and refuses what cannot work.
 
-the user's own command      berg run --install "make deps"; none installs nothing
-uv.lock                     uv sync --locked
-poetry.lock, Pipfile.lock   poetry install, pipenv sync, by uv
-requirements.txt            into the image's python
-pyproject.toml, setup.py    the same, editable
+the user's own command           berg run --install "make deps"; none installs nothing
+uv.lock                          uv sync --locked, into .venv
+poetry.lock, Pipfile.lock        poetry install, pipenv sync, by uv
+requirements.txt, a package      pip, on top of the image's packages: its PyTorch stays
+pyproject.toml without a build   its dependencies, by pip
+[tool.uv] without a lock         as the two above, by uv, which knows its sources and indexes
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from berg import BergError, code
+from berg import BergError, code, reasons
 from berg.code import ROOT
 
 if TYPE_CHECKING:
@@ -29,14 +31,7 @@ if TYPE_CHECKING:
     from berg.worker import Run
 
 VENV = ROOT / "berg/env"  # what is installed, on top of the image's own packages
-
-
-ERROR = re.compile(
-    r"^(error|ERROR|× )|\b(No solution found|Multiple top-level packages|does not appear to be a Python)|"
-    r"\w+Error:"
-)
-
-
+BIN = ROOT / "berg/bin"  # uv, the last folder of PATH: an image's own comes first
 NONE = "none"  # of --install
 # What may say what a repository installs, at its root; the first one counts.
 SOURCES = (
@@ -47,12 +42,16 @@ SOURCES = (
     "pyproject.toml",
     "setup.py",
 )
-HOW = {
-    "uv.lock": "uv sync --locked",
-    "poetry.lock": "poetry install",
-    "Pipfile.lock": "pipenv sync",
+LOCKS = {  # -> arguments of uv
+    "uv.lock": ["sync", "--locked", "--no-progress"],
+    "poetry.lock": ["tool", "run", "-q", "poetry", "install", "--no-interaction"],
+    "Pipfile.lock": ["tool", "run", "-q", "pipenv", "sync"],
 }
-HOW |= {"requirements.txt": "uv pip install -r requirements.txt"}
+# In a pyproject.toml: it is a package; it is none.
+BUILD = re.compile(r"^\[(build-system|tool\.setuptools)\b", re.M)
+NO_PACKAGE = re.compile(r"^(package|package-mode|distribution) = false", re.M)
+# A lock was made with its author's settings, without which uv would refuse it.
+NEWER = re.compile(r'^exclude-newer(?:-span)? = "([^"]+)"', re.M)
 CONDA = re.compile(
     r"(conda|environment|env)[\w.-]*\.ya?ml|conda-lock\.yml|envs?/[\w.-]+\.ya?ml", re.I
 )
@@ -85,32 +84,31 @@ class Failed(BergError):
     """An installer refused; the message has its own error."""
 
     def __init__(self, code: int, output: str):
-        why = reason(output)
+        why = reasons.of_installer(output)
         super().__init__(
             f"the installation failed (exit code {code})" + (f": {why}" if why else "")
         )
         self.code = code
 
 
-def commands(repo: Path, own: str) -> list[list[str]]:
-    """What is run in the repository, in this order."""
-    if own == NONE:
-        return []
-    if own:
-        return [["bash", "-o", "pipefail", "-c", own]]
-    uv = program()
-    pip = [uv, "pip", "install"] if uv else [str(VENV / "bin/python"), "-m", "pip", "install", "-q"]
-    if (repo / "uv.lock").exists() and uv:
-        return [[uv, "sync", "--locked", "--no-progress"]]
-    if (repo / "poetry.lock").exists() and uv:
-        return [[uv, "tool", "run", "-q", "poetry", "install", "--no-interaction"]]
-    if (repo / "Pipfile.lock").exists() and uv:
-        return [[uv, "tool", "run", "-q", "pipenv", "sync"]]
-    if (repo / "requirements.txt").exists():
-        return [[*pip, "-r", "requirements.txt"]]
-    if (repo / "pyproject.toml").exists() or (repo / "setup.py").exists():
-        return [[*pip, "-e", "."]]
-    return []
+def choose(read: Callable[[str], str | None], has_src: bool) -> list[str]:
+    """How the files of a repository, which `read` returns, say that they are installed: "uv" or "pip"
+    and its arguments; nothing if no file says what. `has_src`: it has a folder src.
+    """
+    for name, arguments in LOCKS.items():
+        if read(name) is not None:
+            return ["uv", *arguments]
+    project, found = read("pyproject.toml") or "", list[str]()
+    if read("requirements.txt") is not None:
+        found = ["-r", "requirements.txt"]
+    is_project = bool(re.search(r"^\[project\]", project, re.M))
+    is_package = BUILD.search(project) or (is_project and has_src)
+    if read("setup.py") is not None or (is_package and not NO_PACKAGE.search(project)):
+        found += ["-e", "."]
+    elif is_project and not found:
+        found = ["-r", "pyproject.toml"]
+    by_uv = re.search(r"^\[+tool\.uv\b", project, re.M) or found == ["-r", "pyproject.toml"]
+    return [*(["uv", "pip"] if by_uv else ["pip"]), "install", *found] if found else []
 
 
 # --- on the laptop, before a machine starts
@@ -125,18 +123,29 @@ def foresee(plan: Plan) -> dict[str, str]:
     if snapshot is None:
         return {}
     paths, missing = {*snapshot.files}, snapshot.missing
-    used = next((name for name in SOURCES if name in paths), "") if not own else ""
-    if used in ("uv.lock", "requirements.txt"):
-        check_local(snapshot, used, paths, missing)
+
+    def read(name: str) -> str | None:
+        file = f"{snapshot.commit}:{name}"
+        return code.git(snapshot.root, "show", file) if name in paths else None
+
+    has_src = any(path.startswith("src/") for path in paths)
+    words = choose(read, has_src) if not own else []
+    used = [
+        name for name in SOURCES if name in words or (name in LOCKS and words[1:] == LOCKS[name])
+    ]
+    if "." in words:
+        used += [name for name in ("pyproject.toml", "setup.py") if name in paths]
+    for name in used:
+        check_local(read(name) or "", name, paths, missing)
     others = [path for path in sorted(paths, key=lambda path: (path.count("/"), path))
-              if path != used and is_source(path) and not belongs_to(path, used)]  # fmt: skip
+              if is_source(path) and not is_read(path, used)]  # fmt: skip
     conda = next((path for path in others if CONDA.fullmatch(path)), "")
     if conda and not used and not own and not plan.job.is_devbox:
         raise BergError(
             f"{conda} is not read: Berg installs with uv and pip. Have it installed by an image's conda: "
             f"{option_for(conda)}; or run without it: --install none"
         )
-    what = f"{used}: {HOW.get(used, 'uv pip install -e .')}" if used else own
+    what = f"{used[0]}: {shlex.join(words)}" if words else own
     what = "nothing (--install none)" if own == NONE else what or "nothing: no file says what"
     rows = {"Install": what}
     if others and not own:
@@ -162,11 +171,9 @@ def is_source(path: str) -> bool:
     )
 
 
-def belongs_to(path: str, used: str) -> bool:
-    """Whether a package file is read together with the one that is used."""
-    if path in ("pyproject.toml", "setup.py"):
-        return used not in ("", "requirements.txt")
-    return path.startswith("requirements") and used in ("pyproject.toml", "setup.py")
+def is_read(path: str, used: list[str]) -> bool:
+    """Whether a package file is used, or read together with the lock that is."""
+    return path in used or bool(path in ("pyproject.toml", "setup.py") and LOCKS.keys() & {*used})
 
 
 def option_for(path: str) -> str:
@@ -183,9 +190,8 @@ def option_for(path: str) -> str:
     return '--install "COMMAND"'
 
 
-def check_local(snapshot: code.Snapshot, used: str, paths: set[str], missing: list[str]) -> None:
+def check_local(text: str, used: str, paths: set[str], missing: list[str]) -> None:
     """Raise BergError for a package that is a folder or file of the repository, and is not sent."""
-    text = code.git(snapshot.root, "show", f"{snapshot.commit}:{used}")
     for path in (LOCAL if used == "uv.lock" else EDITABLE).findall(text):
         path = posixpath.normpath(path)
         if path == "." or path in paths or any(each.startswith(f"{path}/") for each in paths):
@@ -258,25 +264,65 @@ def program() -> str:
 
 def variables(repo: Path) -> dict[str, str]:
     """What makes the command find the packages."""
-    folder = repo / ".venv" if (repo / "uv.lock").exists() else VENV
+    folder = repo / ".venv" if (repo / ".venv/bin").exists() else VENV
+    path = f"{os.environ['PATH']}:{BIN}"
     if not folder.exists():
-        return {}
-    return {"VIRTUAL_ENV": str(folder), "PATH": f"{folder}/bin:{os.environ['PATH']}"}
+        return {"PATH": path}
+    return {"VIRTUAL_ENV": str(folder), "PATH": f"{folder}/bin:{path}"}
 
 
 def run(run: Run, repo: Path) -> None:
     """Install what the repository needs; raise Failed with the exit code of what refused."""
-    steps = commands(repo, run.job.install)
-    if not VENV.exists() and not (repo / "uv.lock").exists():
-        python = shutil.which("python3", path="/root/anaconda3/bin:" + os.environ["PATH"])
-        python = python or sys.executable
-        make = [program(), "venv", "-q", "--system-site-packages", "--python", python, str(VENV)]
-        if not make[0]:
-            make = [python, "-m", "venv", "--system-site-packages", str(VENV)]
-        steps.insert(0, make)
-    for words in steps:
-        more = {**run.job.env, **run.install_variables, **variables(repo)}
-        execute(run, words, repo, more)
+
+    def read(name: str) -> str | None:
+        file = repo / name
+        return file.read_text(errors="replace") if file.is_file() else None
+
+    own, uv = run.job.install, program()
+    words = choose(read, (repo / "src").is_dir()) if not own else []
+    if uv:
+        make_scripts(BIN, uv=uv, uvx=f"{uv} tool run")
+    if not VENV.exists() and words[1:] != LOCKS["uv.lock"]:
+        make_environment(run, uv)
+    more = {**run.job.env, **run.install_variables}
+    if words[1:] == LOCKS["uv.lock"] and (newer := NEWER.search(read("uv.lock") or "")):
+        more = {"UV_EXCLUDE_NEWER": newer[1], **more}
+    if own and own != NONE:
+        words = ["bash", "-o", "pipefail", "-c", own]
+    if words[:1] == ["pip"]:
+        words = [str(VENV / "bin/python"), "-m", "pip", *words[1:]]
+    if words:
+        execute(
+            run,
+            [uv or "uv", *words[1:]] if words[0] == "uv" else words,
+            repo,
+            {**more, **variables(repo)},
+        )
+    if (repo / ".venv/bin").exists() and not (repo / ".venv/bin/pip").exists():
+        make_scripts(repo / ".venv/bin", pip=f"{uv} pip", pip3=f"{uv} pip")
+
+
+def make_environment(run: Run, uv: str) -> None:
+    """Make a virtual environment that sees the packages of the image's python."""
+    python = shutil.which(
+        "python3", path="/root/anaconda3/bin:/opt/conda/bin:" + os.environ["PATH"]
+    )
+    python = python or sys.executable
+    has_pip = not subprocess.run([python, "-m", "pip", "--version"], capture_output=True).returncode
+    make = [uv, "venv", "-q", *([] if has_pip else ["--seed"])]
+    make = [*(make if uv else [python, "-m", "venv"]), "--system-site-packages"]
+    execute(run, [*make, *(["--python", python] if uv else []), str(VENV)])
+    if has_pip:  # of the image, which knows the image's package sources
+        words = f"{VENV}/bin/python -m pip"
+        make_scripts(VENV / "bin", pip=words, pip3=words)
+
+
+def make_scripts(folder: Path, **programs: str) -> None:
+    """Programs that run others with the same arguments."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, words in programs.items():
+        (folder / name).write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+        (folder / name).chmod(0o755)
 
 
 def execute(
@@ -314,10 +360,3 @@ def provide(run: Run, program: str, package: str, without: str) -> bool:
     except (Failed, OSError) as error:
         raise BergError(f"this image has no {program}, and {package}: {error}. {without}") from None
     return True
-
-
-def reason(output: str) -> str:
-    """The installer's own error, wherever it stands in the output; "" if there is none."""
-    lines = [line.strip() for line in output.splitlines()]
-    found = [line for line in lines if ERROR.search(line)]
-    return found[0][:300] if found else next((line[:300] for line in reversed(lines) if line), "")

@@ -10,6 +10,7 @@
 import contextlib
 import functools
 import os
+import re
 import shlex
 import signal
 import sys
@@ -256,6 +257,11 @@ def variables(file: str, texts: list[str]) -> dict[str, str]:
             raise BergError(
                 f"{where} {name}: names that begin with BERG_ are Berg's. Choose another"
             )
+        if name in ("PATH", "HOME"):
+            raise BergError(
+                f"{where} {name}: a machine has its own. Set it in CMD, for example: "
+                "'PATH=\"/opt/tool/bin:$PATH\" python train.py'"
+            )
         if not equals and name not in os.environ:
             raise BergError(f"{where} {name}: it is not set here. Give {name}=VALUE")
         found[name] = value if equals else os.environ[name]
@@ -266,8 +272,9 @@ def lines_of(file: str) -> list[tuple[str, str]]:
     """Place and text of each variable in a file of NAME=VALUE, which may be quoted or exported."""
     found = []
     try:
-        for number, line in enumerate(Path(file).read_text().splitlines(), 1):
-            words = shlex.split(line, comments=True)
+        for number, line in enumerate(Path(file).read_text("utf-8-sig").splitlines(), 1):
+            line = re.sub(r"(?<=\S)#", "\0", line)  # in a word it begins no comment
+            words = [word.replace("\0", "#") for word in shlex.split(line, comments=True)]
             words = words[1:] if words[:1] == ["export"] else words
             if len(words) > 1:
                 raise ValueError(f"line {number}: put quotes around blanks")
@@ -386,9 +393,9 @@ def go(config: Config, plan: Plan, then: Then) -> None:
         from berg import jobs as commands
         from berg import logs
 
-        if then.tail:
-            logs.follow(config, name)
-        sys.exit(commands.wait_for(config, name))
+        state = (logs.follow if then.tail else commands.wait_for)(config, name)
+        commands.say_next(state)
+        sys.exit(commands.exit_code(state))
 
 
 def resume_plan(config: Config, name: str, again: list[Feature]) -> Plan:
