@@ -127,7 +127,7 @@ def find_root(folder: Path) -> Path:
         if "not a git repository" not in str(error):
             raise
         raise BergError(
-            f"{folder} is in no git repository. Make one: git init && git add -A"
+            f"{folder} is not in a git repository. Create one: git init && git add -A"
         ) from None
 
 

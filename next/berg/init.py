@@ -736,16 +736,31 @@ config_.add_command(list_, "show")
 
 
 @click.command()
-@click.argument("action", type=click.Choice(["start", "stop", "status"]))
-def local(action: str) -> None:
-    """Start or stop the embedded cloud of this computer."""
+@click.argument("action", type=click.Choice(["start", "stop", "status", "reset"]))
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def local(action: str, yes: bool) -> None:
+    """Start or stop the embedded cloud of this computer; reset deletes its machines and buckets.
+
+    \b
+    berg local start
+    berg local reset
+    """
     folder = config.home() / "local"
     if action == "start":
         terminal.say(f"It runs at http://127.0.0.1:{control().start(folder)}")
-    elif action == "stop":
-        terminal.say("Stopped" if control().stop(folder) else "It did not run")
-    else:
+    elif action == "status":
         terminal.say("It runs" if control().is_running(folder) else "It does not run")
+    elif action == "reset":
+        if not terminal.confirm(f"Delete {folder} with all buckets and machines?", yes, "-y"):
+            raise BergError("nothing was deleted")
+        control().reset(folder)
+        terminal.say(f"Deleted {folder}")
+    else:
+        machines = sum((control().status(folder).get("machines") or {}).values())
+        question = f"Stop the embedded cloud, and {machines} machines with it?"
+        if machines and not terminal.confirm(question, yes, "-y"):
+            raise BergError("nothing was stopped")
+        terminal.say("Stopped" if control().stop(folder) else "It did not run")
 
 
 @click.command()

@@ -24,14 +24,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from berg import BergError, code, reasons
+from berg.boot import BERG
 from berg.code import ROOT
 
 if TYPE_CHECKING:
     from berg.run import Plan
     from berg.worker import Run
 
-VENV = ROOT / "berg/env"  # what is installed, on top of the image's own packages
-BIN = ROOT / "berg/bin"  # uv, the last folder of PATH: an image's own comes first
+VENV = BERG / "env"  # what is installed, on top of the image's own packages
+BIN = BERG / "bin"  # uv, the last folder of PATH: an image's own comes first
 NONE = "none"  # of --install
 # What may say what a repository installs, at its root; the first one counts.
 SOURCES = (
@@ -258,7 +259,7 @@ def is_word_of_bash(word: str) -> bool:
 
 def program() -> str:
     """uv: what boot.py brought, or that of a golden image."""
-    own = (ROOT / "berg/uv", ROOT / "berg/venv/bin/uv")
+    own = (BERG / "uv", BERG / "venv/bin/uv")
     return next((str(file) for file in own if file.exists()), shutil.which("uv") or "")
 
 

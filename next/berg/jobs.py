@@ -115,7 +115,7 @@ def choose(
                 own += [machine.job for machine in machines if machine.user == config.user]
         matching = fnmatch.filter(own, name)
         if not matching and name != "*":
-            raise BergError(f"{name!r} fits none of your jobs. See them: berg list")
+            raise BergError(f"{name!r} matches none of your jobs. See them: berg list")
         found += matching
     return [*dict.fromkeys(found)]
 
@@ -184,7 +184,9 @@ def wait_for_all(config: Config, names: list[str], is_any: bool = False) -> list
 
 
 @click.command("list")
-@click.option("-a", "--all", "everyone", is_flag=True, help="Also other users' jobs and machines.")
+@click.option(
+    "-a", "--all", "everyone", is_flag=True, help="Include other users' jobs and machines."
+)
 @click.option("-c", "--command", "commands", is_flag=True, help="Show the commands, too.")
 @click.option("-v", "--verbose", is_flag=True, help="Show machines and rows of sweeps, too.")
 @click.option(
@@ -192,7 +194,7 @@ def wait_for_all(config: Config, names: list[str], is_any: bool = False) -> list
     help="Jobs that have ended, at most.",
 )  # fmt: skip
 @click.option("--all-jobs", "is_whole", is_flag=True, help="All jobs that have ended.")
-@click.option("--watch", is_flag=True, help="Again every 5 seconds, until all jobs have ended.")
+@click.option("--watch", is_flag=True, help="Refresh every 5 seconds until all jobs have ended.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_(
     everyone: bool, commands: bool, verbose: bool, limit: int, is_whole: bool, watch: bool,
@@ -274,7 +276,7 @@ def show_list(
                 lines.append([f"  {name}", machine.status, *cells])
             if state.is_final and records.age(machine.created_at) > records.SILENT:
                 terminal.warn(
-                    f"{machine.name} in {machine.zone} is still there, and its job has ended. "
+                    f"{machine.name} in {machine.zone} still exists although its job has ended. "
                     f"Delete it: berg kill {state.name}"
                 )
     columns = [
@@ -289,8 +291,8 @@ def show_list(
         ABOUT,
     ]
     kept = fitting(columns, lines, terminal.width())
-    cells = [[line[number] for number in kept] for line in lines]
-    terminal.show_table([columns[number] for number in kept], cells, is_cut=True)
+    shown = [[line[number] for number in kept] for line in lines]
+    terminal.show_table([columns[number] for number in kept], shown, is_cut=True)
 
 
 def fitting(columns: list[str], lines: list[list[str]], width: int) -> list[int]:
@@ -466,7 +468,7 @@ def moments(bucket: Bucket, state: State) -> list[dict[str, Any]]:
 
 @click.command()
 @click.argument("names", metavar="NAME…", nargs=-1, required=True, shell_complete=complete_names)
-@click.option("--any/--all", "is_any", default=False, help="Until one of them has ended, or all.")
+@click.option("--any/--all", "is_any", default=False, help="Wait for any of them, or for all.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def wait(names: tuple[str, ...], is_any: bool, as_json: bool) -> None:
     """Wait until jobs have ended; the exit code is 0, or that of the first that did not succeed.
@@ -744,7 +746,7 @@ def stop(names: tuple[str, ...], now: bool, yes: bool) -> None:
         for machine in machines:
             if machine.is_on:
                 google.do(config, "POST", f"{machine.path}/stop")
-        terminal.say(f"{name} is off. Its disk costs until: berg kill {name}")
+        terminal.say(f"{name} is off. Its disk costs money until you delete it: berg kill {name}")
 
 
 @click.command()
@@ -769,7 +771,7 @@ def start(names: tuple[str, ...], yes: bool) -> None:
                 if error.reason not in gce.NO_ROOM:
                     raise
                 raise BergError(
-                    f"{machine.zone} has no room for {machine.name} now, and its disk is there. "
+                    f"{machine.zone} has no capacity for {machine.name} now, and its disk is there. "
                     f"Try again later: berg start {name}"
                 ) from None
         bucket = Bucket(config)

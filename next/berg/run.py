@@ -43,11 +43,11 @@ class Spec:
     """What a person asks for."""
 
     name: str = option("-n", "--name", default="", help="The job's name.")
-    note: str = option("--note", default="", metavar="TEXT", help="A line that lists show with it.")
+    note: str = option("--note", default="", metavar="TEXT", help="A note that lists show.")
     gpus: int | None = option("-g", "--gpus", type=click.IntRange(0), help="GPUs of each machine.")
     gpu_type: str = option("-t", "--gpu-type", default="l4", show_default=True, help="Their type.")
     cpus: int | None = option("-c", "--cpus", type=click.IntRange(1), help="vCPUs.")
-    machine_type: str = option("--machine-type", default="", help="A machine type of Google's.")
+    machine_type: str = option("--machine-type", default="", help="A Compute Engine machine type.")
     zones: list[str] = option(
         "-z", "--zone", default=[], multiple=True, help="Zones to try, in order."
     )
@@ -56,7 +56,7 @@ class Spec:
         "--machines",
         default=1,
         type=click.IntRange(1, 1000),
-        help="Machines that run together.",
+        help="Number of machines, which run together.",
     )
     each: bool = option("--each", default=False, is_flag=True, help="Run CMD on every machine.")
     grid: list[str] = option(
@@ -69,16 +69,16 @@ class Spec:
     parallel: int | None = option(
         "--parallel", type=click.IntRange(1, 1000), help="Machines of a sweep."
     )
-    results: str = option("-r", "--results", default="", help="Folder below berg_results/.")
+    results: str = option("-r", "--results", default="", help="Folder in berg_results/.")
     env: list[str] = option(
         "--env", default=[], multiple=True, metavar="NAME[=VALUE]",
-        help="A variable of CMD, by default with its value here.",
+        help="A variable for CMD; without =VALUE, its value here.",
     )  # fmt: skip
     env_file: str = option(
         "--env-file", default="", metavar="FILE", help="Variables, one NAME=VALUE in each line."
     )
     install: str = option(
-        "--install", default="", metavar="COMMAND", help="Install with this instead."
+        "--install", default="", metavar="COMMAND", help="Install with this command instead."
     )
     max_hours: float = option(
         "--max-hours", default=168.0, type=click.FloatRange(0.02, 2880), show_default=True,
@@ -160,7 +160,9 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
     is_sweep = bool(spec.grid or spec.tasks)
     values = rows_.make(cmd, spec.grid, spec.tasks) if is_sweep else []
     if is_sweep and spec.machines > 1:
-        raise BergError("a row of a sweep has one machine. Leave -m out; --parallel says how many")
+        raise BergError(
+            "a row of a sweep runs on one machine. Leave out -m; --parallel is the number of machines"
+        )
     several = min(len(values), spec.parallel or rows_.PARALLEL) if is_sweep else spec.machines
     bucket = Bucket(config)
     with terminal.waiting("Reading the code, and asking Google"), ThreadPoolExecutor(5) as pool:
@@ -344,7 +346,7 @@ def taken_back(plan: Plan, bucket: Bucket, say: Callable[[str], None]) -> Iterat
     except NameTaken:
         raise
     except BaseException:
-        say(f"Taking back {plan.job.name}; one moment")
+        say(f"Undoing {plan.job.name}; one moment")
         is_main = threading.current_thread() is threading.main_thread()  # others get no signals
         previous = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
         try:
@@ -414,7 +416,7 @@ def resume_plan(config: Config, name: str, again: list[Feature]) -> Plan:
     job = jobs.read_job(bucket, state.name)
     if any(job.features.get(type(each).__name__) != each.record() for each in again):
         raise BergError(
-            f"{job.name} is resumed with the options that it had. For others: berg rerun {job.name}"
+            f"{job.name} keeps its options when it is resumed. To change them: berg rerun {job.name}"
         )
     with terminal.waiting(f"Waiting until the last machine of {job.name} is gone"):
         end = time.monotonic() + LEAVING

@@ -78,3 +78,41 @@ def test_words_that_are_nowhere_are_named(
     said = plan(cloud, project, command).err
     assert ("Careful" in said) == bool(word), said
     assert word in said.partition("Careful")[2]
+
+
+BUILD = "[build-system]\nrequires = ['setuptools']\n"
+PROJECT = "[project]\nname = 'proj'\nversion = '1'\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({"requirements.txt": "", "setup.py": ""}, "requirements.txt: pip install -r requirements.txt -e ."),
+        ({"requirements.txt": "", "pyproject.toml": PROJECT}, "pip install -r requirements.txt\n"),
+        ({"pyproject.toml": "[tool.ruff]\n"}, "nothing: no file says what"),
+        ({"pyproject.toml": PROJECT}, "uv pip install -r pyproject.toml"),
+        ({"pyproject.toml": PROJECT, "src/x.py": ""}, "pip install -e ."),
+        ({"pyproject.toml": BUILD + PROJECT}, "pyproject.toml: pip install -e ."),
+        ({"pyproject.toml": BUILD + "[tool.uv]\npackage = false\n" + PROJECT}, "uv pip install -r pyproject.toml"),
+        ({"pyproject.toml": BUILD + PROJECT + "[tool.uv.sources]\n"}, "uv pip install -e ."),
+        ({"poetry.lock": "", "pyproject.toml": BUILD}, "poetry install"),
+    ],
+)  # fmt: skip
+def test_the_plan_says_what_is_installed(
+    cloud: Cloud, project: Path, files: dict[str, str], says: str
+) -> None:
+    for name, text in files.items():
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).write_text(text)
+    assert says in plan(cloud, project).out
+
+
+def test_a_command_has_pip_and_uv_and_the_packages(cloud: Cloud, project: Path) -> None:
+    (project / "requirements.txt").write_text("iniconfig==2.0.0\n")
+    (project / "setup.py").write_text(
+        "from setuptools import setup\nsetup(name='p', py_modules=['train'])\n"
+    )
+    line = "pip list | grep iniconfig; uv --version; uv pip list | grep iniconfig; cd /; python -c 'import train'"
+    done = cloud.run("run", "-g", "0", "-n", "has-pip", "--wait", line, cwd=project)
+    log = cloud.log("has-pip")
+    assert done.code == 0 and log.count("iniconfig") >= 3 and "hello from train" in log, log
