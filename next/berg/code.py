@@ -25,6 +25,7 @@ from typing import Any
 
 from berg import BergError
 from berg.bucket import Bucket, Changed
+from berg.config import home
 
 ROOT = Path(os.environ.get("BERG_ROOT", "/root"))
 # What the worker imports; machines get the versions that are here.
@@ -32,6 +33,7 @@ PACKAGES = ["click", "google-cloud-storage", "GitPython", "google-crc32c", "obst
 SETTINGS = ("remote.origin.url", "user.name", "user.email", "core.abbrev")  # of a job's repository
 LARGE = 50_000_000  # bytes of an untracked file that a user hears of
 SECRETS = re.compile(r"(^|/)(\.env(\.\w+)?|.*\.pem|id_(rsa|ed25519|ecdsa)|.*credentials.*\.json)$")
+WHEEL = "manylinux_2_17_x86_64.manylinux2014_x86_64.whl"  # of uv, for machines
 HISTORY = 10_000  # commits that are sent; of a longer history only HEAD
 TAGS = 100  # the newest ones of the history
 UNREADABLE = re.compile(
@@ -332,12 +334,32 @@ def package() -> tuple[str, bytes]:
 
 
 def uv() -> tuple[str, Path]:
-    """The program uv, with which machines install. Name of the object, and its file here."""
+    """The program uv, with which machines install. Name of the object, and its file here: of this
+    computer's uv, or downloaded where that is no program for Linux.
+    """
     from uv import find_uv_bin
 
-    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
-        raise BergError("machines need uv for Linux, and this computer has another one. Use Linux")
-    return f".berg/dist/uv-{version('uv')}", Path(find_uv_bin())
+    number = version("uv")
+    name, file = f".berg/dist/uv-{number}", home() / f"uv-{number}-linux"
+    if (sys.platform, platform.machine()) == ("linux", "x86_64"):
+        return name, Path(find_uv_bin())
+    if not file.exists():
+        import requests
+
+        kind = {"Accept": "application/vnd.pypi.simple.v1+json"}
+        answer = requests.get("https://pypi.org/simple/uv/", headers=kind, timeout=60)
+        answer.raise_for_status()
+        wanted = f"uv-{number}-py3-none-{WHEEL}"
+        row = next(row for row in answer.json()["files"] if row["filename"] == wanted)
+        wheel = requests.get(row["url"], timeout=60).content
+        if hashlib.sha256(wheel).hexdigest() != row["hashes"]["sha256"]:
+            raise BergError(f"{row['url']} is not what PyPI says. Try again")
+        with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
+            inner = next(each for each in archive.namelist() if each.endswith("/scripts/uv"))
+            part = file.with_suffix(".part")
+            part.write_bytes(archive.read(inner))
+            part.replace(file)
+    return name, file
 
 
 def provide(bucket: Bucket) -> dict[str, str]:
