@@ -291,7 +291,7 @@ def set_up_account(settings: Config) -> None:
                 raise
             time.sleep(2)
     settings.service_account = email
-    terminal.say(f"{email} has the least rights for machines, everywhere in some minutes")
+    terminal.say(f"{email} has the rights that machines need; they apply everywhere within minutes")
 
 
 def look_at_network(settings: Config) -> str:
@@ -364,7 +364,7 @@ CHECKS = [
     Check("rights", look_at_rights),
     Check("bucket", look_at_bucket, create_bucket, "Create gs://{0.bucket} in {0.region}?"),
     Check("account", look_at_account, set_up_account,
-          f"Create the account {ACCOUNT} with the least rights for machines, or repair it?"),
+          f"Create the account {ACCOUNT} with only the rights that machines need, or repair it?"),
     Check("network", look_at_network),
     Check("image", look_at_image),
     Check("quota", look_at_quota),

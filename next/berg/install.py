@@ -12,6 +12,7 @@ pyproject.toml without a build   its dependencies, by pip
 
 from __future__ import annotations
 
+import difflib
 import os
 import posixpath
 import re
@@ -20,7 +21,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from berg import BergError, code, reasons
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 VENV = BERG / "env"  # what is installed, on top of the image's own packages
 BIN = BERG / "bin"  # uv, the last folder of PATH: an image's own comes first
+QUIET = {"PIP_PROGRESS_BAR": "off", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}  # a log is no terminal
 NONE = "none"  # of --install
 # What may say what a repository installs, at its root; the first one counts.
 SOURCES = (
@@ -92,24 +95,50 @@ class Failed(BergError):
         self.code = code
 
 
-def choose(read: Callable[[str], str | None], has_src: bool) -> list[str]:
-    """How the files of a repository, which `read` returns, say that they are installed: "uv" or "pip"
-    and its arguments; nothing if no file says what. `has_src`: it has a folder src.
+@dataclass
+class Choice:
+    """How a repository is installed: "uv" or "pip" and its arguments, in a folder; nothing if no file
+    says what.
     """
-    for name, arguments in LOCKS.items():
-        if read(name) is not None:
-            return ["uv", *arguments]
-    project, found = read("pyproject.toml") or "", list[str]()
-    if read("requirements.txt") is not None:
-        found = ["-r", "requirements.txt"]
-    is_project = bool(re.search(r"^\[project\]", project, re.M))
-    is_package = BUILD.search(project) or (is_project and has_src)
-    if read("setup.py") is not None or (is_package and not NO_PACKAGE.search(project)):
-        found += ["-e", "."]
-    elif is_project and not found:
-        found = ["-r", "pyproject.toml"]
-    by_uv = re.search(r"^\[+tool\.uv\b", project, re.M) or found == ["-r", "pyproject.toml"]
-    return [*(["uv", "pip"] if by_uv else ["pip"]), "install", *found] if found else []
+
+    folder: str = "."
+    words: list[str] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)  # that say so, the first one names it
+
+    @property
+    def is_locked(self) -> bool:
+        return self.words[1:] == LOCKS["uv.lock"]
+
+
+def choose(cwd: str, read: Callable[[str], str | None], is_folder: Callable[[str], bool]) -> Choice:
+    """What the files say from the command's folder upwards, locks before others. `read` returns a file
+    of the repository by its path, None without it.
+    """
+    above = [str(folder) for folder in (PurePosixPath(cwd), *PurePosixPath(cwd).parents)]
+    for folder in above:
+        for name, arguments in LOCKS.items():
+            file = posixpath.normpath(f"{folder}/{name}")
+            if read(file) is not None:
+                return Choice(folder, ["uv", *arguments], [file])
+    for folder in above:
+        files = {name: posixpath.normpath(f"{folder}/{name}") for name in SOURCES}
+        project, found = read(files["pyproject.toml"]) or "", list[str]()
+        if read(files["requirements.txt"]) is not None:
+            found = ["-r", "requirements.txt"]
+        is_project = bool(re.search(r"^\[project\]", project, re.M))
+        is_package = BUILD.search(project) or (is_project and is_folder(f"{folder}/src"))
+        if read(files["setup.py"]) is not None or (is_package and not NO_PACKAGE.search(project)):
+            found += ["-e", "."]
+        elif is_project and not found:
+            found = ["-r", "pyproject.toml"]
+        if found:
+            by_uv = re.search(r"^\[+tool\.uv\b", project, re.M) or "pyproject.toml" in found
+            used = [name for name in files if name in found]
+            used += [name for name in ("pyproject.toml", "setup.py") if "." in found]
+            words = [*(["uv", "pip"] if by_uv else ["pip"]), "install", *found]
+            there = [files[name] for name in used if read(files[name]) is not None]
+            return Choice(folder, words, there)
+    return Choice()
 
 
 # --- on the laptop, before a machine starts
@@ -129,24 +158,21 @@ def foresee(plan: Plan) -> dict[str, str]:
         file = f"{snapshot.commit}:{name}"
         return code.git(snapshot.root, "show", file) if name in paths else None
 
-    has_src = any(path.startswith("src/") for path in paths)
-    words = choose(read, has_src) if not own else []
-    used = [
-        name for name in SOURCES if name in words or (name in LOCKS and words[1:] == LOCKS[name])
-    ]
-    if "." in words:
-        used += [name for name in ("pyproject.toml", "setup.py") if name in paths]
-    for name in used:
-        check_local(read(name) or "", name, paths, missing)
+    def is_folder(path: str) -> bool:
+        return any(each.startswith(f"{posixpath.normpath(path)}/") for each in paths)
+
+    choice = choose(snapshot.cwd, read, is_folder) if not own else Choice()
+    for name in choice.files:
+        check_local(choice.folder, read(name) or "", name, paths, missing)
     others = [path for path in sorted(paths, key=lambda path: (path.count("/"), path))
-              if is_source(path) and not is_read(path, used)]  # fmt: skip
+              if is_source(path) and not is_read(path, choice.files)]  # fmt: skip
     conda = next((path for path in others if CONDA.fullmatch(path)), "")
-    if conda and not used and not own and not plan.job.is_devbox:
+    if conda and not choice.files and not own and not plan.job.is_devbox:
         raise BergError(
             f"{conda} is not read: Berg installs with uv and pip. Have it installed by an image's conda: "
             f"{option_for(conda)}; or run without it: --install none"
         )
-    what = f"{used[0]}: {shlex.join(words)}" if words else own
+    what = f"{choice.files[0]}: {shlex.join(choice.words)}" if choice.words else own
     what = "nothing (--install none)" if own == NONE else what or "nothing: no file says what"
     rows = {"Install": what}
     if others and not own:
@@ -156,7 +182,7 @@ def foresee(plan: Plan) -> dict[str, str]:
         )
     if missing:
         rows["Not sent"] = f"{', '.join(missing[:SHOWN])}: submodules; git submodule update --init"
-    if wrong := unknown(plan.job.cmd, snapshot.cwd, paths, bool(own)):
+    if wrong := unknown(plan.job.cmd, snapshot.cwd, paths, bool(own or choice.words)):
         rows["Careful"] = wrong
     return rows
 
@@ -174,7 +200,8 @@ def is_source(path: str) -> bool:
 
 def is_read(path: str, used: list[str]) -> bool:
     """Whether a package file is used, or read together with the lock that is."""
-    return path in used or bool(path in ("pyproject.toml", "setup.py") and LOCKS.keys() & {*used})
+    is_by_lock = bool(used) and posixpath.basename(used[0]) in LOCKS
+    return path in used or (is_by_lock and path in ("pyproject.toml", "setup.py"))
 
 
 def option_for(path: str) -> str:
@@ -191,10 +218,10 @@ def option_for(path: str) -> str:
     return '--install "COMMAND"'
 
 
-def check_local(text: str, used: str, paths: set[str], missing: list[str]) -> None:
+def check_local(folder: str, text: str, used: str, paths: set[str], missing: list[str]) -> None:
     """Raise BergError for a package that is a folder or file of the repository, and is not sent."""
-    for path in (LOCAL if used == "uv.lock" else EDITABLE).findall(text):
-        path = posixpath.normpath(path)
+    for path in (LOCAL if used.endswith("uv.lock") else EDITABLE).findall(text):
+        path = posixpath.normpath(f"{folder}/{path}")
         if path == "." or path in paths or any(each.startswith(f"{path}/") for each in paths):
             continue
         inside = next((each for each in missing if f"{path}/".startswith(f"{each}/")), "")
@@ -212,7 +239,7 @@ def check_local(text: str, used: str, paths: set[str], missing: list[str]) -> No
         )
 
 
-def unknown(cmd: str, cwd: str, paths: set[str], has_own: bool) -> str:
+def unknown(cmd: str, cwd: str, paths: set[str], is_installed: bool) -> str:
     """What looks wrong in a command: a first word or a script that is nowhere here; "" if nothing."""
     try:
         words = shlex.split(cmd)
@@ -231,9 +258,14 @@ def unknown(cmd: str, cwd: str, paths: set[str], has_own: bool) -> str:
     is_path = "/" in first
     if is_path and not first.startswith(("/", "~")):
         if posixpath.normpath(posixpath.join(cwd, first)) not in paths:
-            return f"{first} is no file of the repository (ignored files are not sent: .gitignore)"
-    elif not is_path and not has_own and first not in THERE and not is_word_of_bash(first):
-        return f"{first} is no program that is known here; a package must bring it"
+            return (
+                f"{first} is not a file of the repository (ignored files are not sent: .gitignore)"
+            )
+    elif not is_path and first not in THERE and not is_word_of_bash(first):
+        if near := difflib.get_close_matches(first, THERE, 1, 0.75):
+            return f"{first} is not a program that is known here. Did you mean {near[0]}?"
+        if not is_installed:  # else a package may bring it
+            return f"{first} is not a program that is known here, and nothing is installed"
     if first not in RUNS_SCRIPTS:
         return ""
     for path, word in folders.items():
@@ -242,7 +274,9 @@ def unknown(cmd: str, cwd: str, paths: set[str], has_own: bool) -> str:
             and not word.startswith("/")
             and path not in paths
         ):
-            return f"{word} is no file of the repository (ignored files are not sent: .gitignore)"
+            return (
+                f"{word} is not a file of the repository (ignored files are not sent: .gitignore)"
+            )
         if re.fullmatch(r"(?!-)[\w./-]+\.(py|sh)", word) or word in ("-m", "-c"):
             return ""  # what follows are its arguments
     return ""
@@ -263,9 +297,14 @@ def program() -> str:
     return next((str(file) for file in own if file.exists()), shutil.which("uv") or "")
 
 
-def variables(repo: Path) -> dict[str, str]:
-    """What makes the command find the packages."""
-    folder = repo / ".venv" if (repo / ".venv/bin").exists() else VENV
+def variables(place: Path) -> dict[str, str]:
+    """What makes the command find the packages that were installed in a folder."""
+    own = [
+        folder / ".venv"
+        for folder in (place, *place.parents)
+        if folder.is_relative_to(ROOT / "code")
+    ]
+    folder = next((each for each in own if (each / "bin").exists()), VENV)
     path = f"{os.environ['PATH']}:{BIN}"
     if not folder.exists():
         return {"PATH": path}
@@ -280,27 +319,26 @@ def run(run: Run, repo: Path) -> None:
         return file.read_text(errors="replace") if file.is_file() else None
 
     own, uv = run.job.install, program()
-    words = choose(read, (repo / "src").is_dir()) if not own else []
+    choice = Choice() if own else choose(run.job.cwd, read, lambda path: (repo / path).is_dir())
+    words, place = choice.words, repo / choice.folder
     if uv:
         make_scripts(BIN, uv=uv, uvx=f"{uv} tool run")
-    if not VENV.exists() and words[1:] != LOCKS["uv.lock"]:
+    if not VENV.exists() and not choice.is_locked:
         make_environment(run, uv)
-    more = {**run.job.env, **run.install_variables}
-    if words[1:] == LOCKS["uv.lock"] and (newer := NEWER.search(read("uv.lock") or "")):
+    more = {**QUIET, **run.job.env, **run.install_variables}
+    if choice.is_locked and (newer := NEWER.search(read(choice.files[0]) or "")):
         more = {"UV_EXCLUDE_NEWER": newer[1], **more}
     if own and own != NONE:
         words = ["bash", "-o", "pipefail", "-c", own]
-    if words[:1] == ["pip"]:
+    elif words[:1] == ["pip"]:
         words = [str(VENV / "bin/python"), "-m", "pip", *words[1:]]
+    elif words:
+        words = [uv or "uv", *words[1:]]
     if words:
-        execute(
-            run,
-            [uv or "uv", *words[1:]] if words[0] == "uv" else words,
-            repo,
-            {**more, **variables(repo)},
-        )
-    if (repo / ".venv/bin").exists() and not (repo / ".venv/bin/pip").exists():
-        make_scripts(repo / ".venv/bin", pip=f"{uv} pip", pip3=f"{uv} pip")
+        execute(run, words, place, {**more, **variables(place)})
+    made = variables(run.cwd).get("VIRTUAL_ENV", "")
+    if uv and made and not Path(made, "bin/pip").exists():
+        make_scripts(Path(made, "bin"), pip=f"{uv} pip", pip3=f"{uv} pip")
 
 
 def make_environment(run: Run, uv: str) -> None:
@@ -309,7 +347,8 @@ def make_environment(run: Run, uv: str) -> None:
         "python3", path="/root/anaconda3/bin:/opt/conda/bin:" + os.environ["PATH"]
     )
     python = python or sys.executable
-    has_pip = not subprocess.run([python, "-m", "pip", "--version"], capture_output=True).returncode
+    find = "import importlib.util, sys; sys.exit(not importlib.util.find_spec('pip'))"
+    has_pip = not subprocess.run([python, "-c", find]).returncode
     make = [uv, "venv", "-q", *([] if has_pip else ["--seed"])]
     make = [*(make if uv else [python, "-m", "venv"]), "--system-site-packages"]
     execute(run, [*make, *(["--python", python] if uv else []), str(VENV)])

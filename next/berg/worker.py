@@ -389,7 +389,7 @@ def run_command(run: Run, mirror: Mirror) -> Ending:
         "USER": "root",
         "LOGNAME": "root",
         **machines.variables(run),
-        **install.variables(code.ROOT / "code" / job.repo),
+        **install.variables(run.cwd),
         **job.env,
     }
     machines.write_mpi(run)

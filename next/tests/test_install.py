@@ -14,6 +14,11 @@ def plan(cloud: Cloud, project: Path, *words: str) -> Done:
     return cloud.run("run", "-g", "0", "--dry-run", *(words or ("python train.py",)), cwd=project)
 
 
+def said(cloud: Cloud, project: Path, *words: str) -> str:
+    done = plan(cloud, project, *words)
+    return done.out + done.err
+
+
 @pytest.fixture
 def submodule(project: Path, tmp_path: Path) -> Path:
     inner = tmp_path / "core"
@@ -32,9 +37,9 @@ def test_files_that_are_not_read_are_named_with_their_option(cloud: Cloud, proje
     for name in ["requirements.txt", *names]:
         (project / name).parent.mkdir(exist_ok=True)
         (project / name).touch()
-    said = plan(cloud, project).err
-    assert "Install   requirements.txt" in said
-    assert not [name for name in names if f"{name} (--" not in said], said
+    text = said(cloud, project)
+    assert "Install   requirements.txt" in text
+    assert not [name for name in names if f"{name} (--" not in text], text
     (project / "requirements.txt").unlink()
     done = plan(cloud, project)
     assert done.code == 1 and "conda" in done.err and "--install none" in done.err
@@ -45,13 +50,13 @@ def test_a_package_in_a_submodule_that_is_not_here_is_refused(
     cloud: Cloud, project: Path, submodule: Path
 ) -> None:
     (project / "uv.lock").write_text(LOCK)
-    assert "uv.lock: uv sync" in plan(cloud, project).err
+    assert "uv.lock: uv sync" in said(cloud, project)
     words = ["git", "submodule", "--quiet", "deinit", "-f", "libs/core"]
     subprocess.run(words, cwd=project, check=True)
     done = plan(cloud, project)
     assert done.code == 1 and "git submodule update --init libs/core" in done.err
     (project / "uv.lock").write_text(LOCK.replace("libs/core", "../elsewhere"))
-    assert "outside of the repository" in plan(cloud, project).err
+    assert "outside of the repository" in said(cloud, project)
 
 
 def test_submodules_are_sent_as_they_are_here(cloud: Cloud, project: Path, submodule: Path) -> None:
@@ -75,9 +80,9 @@ def test_submodules_are_sent_as_they_are_here(cloud: Cloud, project: Path, submo
 def test_words_that_are_nowhere_are_named(
     cloud: Cloud, project: Path, command: str, word: str
 ) -> None:
-    said = plan(cloud, project, command).err
-    assert ("Careful" in said) == bool(word), said
-    assert word in said.partition("Careful")[2]
+    text = said(cloud, project, command)
+    assert ("Careful" in text) == bool(word), text
+    assert word in text.partition("Careful")[2]
 
 
 BUILD = "[build-system]\nrequires = ['setuptools']\n"
@@ -104,7 +109,18 @@ def test_the_plan_says_what_is_installed(
     for name, text in files.items():
         (project / name).parent.mkdir(exist_ok=True)
         (project / name).write_text(text)
-    assert says in plan(cloud, project).out
+    assert says in said(cloud, project)
+
+
+def test_the_files_of_the_commands_folder_count_first(cloud: Cloud, project: Path) -> None:
+    (project / "requirements.txt").touch()
+    (project / "mnist").mkdir()
+    (project / "mnist/requirements.txt").touch()
+    done = cloud.run("run", "-g", "0", "--dry-run", "ls", cwd=project / "mnist")
+    assert "mnist/requirements.txt: pip install" in done.out, done.err
+    (project / "poetry.lock").touch()
+    done = cloud.run("run", "-g", "0", "--dry-run", "ls", cwd=project / "mnist")
+    assert "poetry.lock: uv tool run" in done.out, done.err
 
 
 def test_a_command_has_pip_and_uv_and_the_packages(cloud: Cloud, project: Path) -> None:
