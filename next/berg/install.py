@@ -326,8 +326,8 @@ def run(run: Run, repo: Path) -> None:
     if not VENV.exists() and not choice.is_locked:
         make_environment(run, uv)
     more = {**QUIET, **run.job.env, **run.install_variables}
-    if choice.is_locked and (newer := NEWER.search(read(choice.files[0]) or "")):
-        more = {"UV_EXCLUDE_NEWER": newer[1], **more}
+    if choice.is_locked and (newer := NEWER.findall(read(choice.files[0]) or "")):
+        more = {"UV_EXCLUDE_NEWER": newer[-1], **more}  # the span, beside which the time is void
     if own and own != NONE:
         words = ["bash", "-o", "pipefail", "-c", own]
     elif words[:1] == ["pip"]:

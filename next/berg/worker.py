@@ -56,7 +56,7 @@ STATE = 20  # seconds after which the state is written again, so that readers se
 # Other places where commands may leave files, and folders to skip there.
 ELSEWHERE = ("/root", "/home", "/workspace", "/data", "/mnt", "/opt", "/srv", "/tmp")
 SMALL = 1_000_000  # bytes of a folder in /tmp that nobody misses
-NO_WORK = {".git", "__pycache__", ".venv", ".cache", ".local", ".ssh"}
+NO_WORK = {".git", "__pycache__", ".venv", ".cache", ".local", ".ssh", "site-packages", "pkgs"}
 SEARCH = 5  # seconds spent searching each of them
 PIECE = 64 << 20  # bytes of a log that are sent at once
 
