@@ -274,7 +274,7 @@ def show_list(
                 user = [machine.user] if everyone else []
                 cells = ["", machine.zone, "", "", *user, "", machine.machine_type]
                 lines.append([f"  {name}", machine.status, *cells])
-            if state.is_final and records.age(machine.created_at) > records.SILENT:
+            if state.is_final and records.age(state.changed_at) > records.SILENT:
                 terminal.warn(
                     f"{machine.name} in {machine.zone} still exists although its job has ended. "
                     f"Delete it: berg kill {state.name}"

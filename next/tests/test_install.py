@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from conftest import Cloud, Done, commit
 
+from berg.install import choose
+
 LOCK = 'version = 1\n[[package]]\nname = "core"\nsource = { editable = "libs/core" }\n'
 GIT = ["git", "-c", "protocol.file.allow=always"]
 
@@ -90,37 +92,25 @@ PROJECT = "[project]\nname = 'proj'\nversion = '1'\n"
 
 
 @pytest.mark.parametrize(
-    ("files", "says"),
+    ("cwd", "files", "says"),
     [
-        ({"requirements.txt": "", "setup.py": ""}, "requirements.txt: pip install -r requirements.txt -e ."),
-        ({"requirements.txt": "", "pyproject.toml": PROJECT}, "pip install -r requirements.txt\n"),
-        ({"pyproject.toml": "[tool.ruff]\n"}, "nothing: no file says what"),
-        ({"pyproject.toml": PROJECT}, "uv pip install -r pyproject.toml"),
-        ({"pyproject.toml": PROJECT, "src/x.py": ""}, "pip install -e ."),
-        ({"pyproject.toml": BUILD + PROJECT}, "pyproject.toml: pip install -e ."),
-        ({"pyproject.toml": BUILD + "[tool.uv]\npackage = false\n" + PROJECT}, "uv pip install -r pyproject.toml"),
-        ({"pyproject.toml": BUILD + PROJECT + "[tool.uv.sources]\n"}, "uv pip install -e ."),
-        ({"poetry.lock": "", "pyproject.toml": BUILD}, "poetry install"),
+        (".", {"requirements.txt": "", "setup.py": ""}, ". pip install -r requirements.txt -e ."),
+        (".", {"requirements.txt": "", "pyproject.toml": PROJECT}, ". pip install -r requirements.txt"),
+        (".", {"pyproject.toml": "[tool.ruff]\n"}, ". "),
+        (".", {"pyproject.toml": PROJECT}, ". uv pip install -r pyproject.toml"),
+        (".", {"pyproject.toml": PROJECT, "src/x.py": ""}, ". pip install -e ."),
+        (".", {"pyproject.toml": BUILD + PROJECT}, ". pip install -e ."),
+        (".", {"pyproject.toml": BUILD + "[tool.uv]\npackage = false\n" + PROJECT},
+         ". uv pip install -r pyproject.toml"),
+        (".", {"pyproject.toml": BUILD + PROJECT + "[tool.uv.sources]\n"}, ". uv pip install -e ."),
+        (".", {"poetry.lock": "", "pyproject.toml": BUILD}, ". uv tool run -q poetry install --no-interaction"),
+        ("a/b", {"requirements.txt": "", "a/requirements.txt": ""}, "a pip install -r requirements.txt"),
+        ("a", {"uv.lock": "", "a/pyproject.toml": BUILD}, ". uv sync --locked --no-progress"),
     ],
 )  # fmt: skip
-def test_the_plan_says_what_is_installed(
-    cloud: Cloud, project: Path, files: dict[str, str], says: str
-) -> None:
-    for name, text in files.items():
-        (project / name).parent.mkdir(exist_ok=True)
-        (project / name).write_text(text)
-    assert says in said(cloud, project)
-
-
-def test_the_files_of_the_commands_folder_count_first(cloud: Cloud, project: Path) -> None:
-    (project / "requirements.txt").touch()
-    (project / "mnist").mkdir()
-    (project / "mnist/requirements.txt").touch()
-    done = cloud.run("run", "-g", "0", "--dry-run", "ls", cwd=project / "mnist")
-    assert "mnist/requirements.txt: pip install" in done.out, done.err
-    (project / "poetry.lock").touch()
-    done = cloud.run("run", "-g", "0", "--dry-run", "ls", cwd=project / "mnist")
-    assert "poetry.lock: uv tool run" in done.out, done.err
+def test_what_the_files_say(cwd: str, files: dict[str, str], says: str) -> None:
+    found = choose(cwd, files.get, lambda path: any(f.startswith(f"{path}/"[2:]) for f in files))
+    assert f"{found.folder} {' '.join(found.words)}" == says
 
 
 def test_a_command_has_pip_and_uv_and_the_packages(cloud: Cloud, project: Path) -> None:
