@@ -18,6 +18,7 @@ import shutil
 import sys
 import tempfile
 import zipfile
+from collections import Counter
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -35,7 +36,7 @@ LARGE = 50_000_000  # bytes of an untracked file that a user hears of
 SECRETS = re.compile(r"(^|/)(\.env(\.\w+)?|.*\.pem|id_(rsa|ed25519|ecdsa)|.*credentials.*\.json)$")
 WHEEL = "manylinux_2_17_x86_64.manylinux2014_x86_64.whl"  # of uv, for machines
 HISTORY = 10_000  # commits that are sent; of a longer history only HEAD
-TAGS = 100  # the newest ones of the history
+TAGS = 100  # the newest ones of the history, annotated and others
 UNREADABLE = re.compile(
     r"unable to read|bad object|corrupt|missing|not a valid object|could not get object info"
 )
@@ -205,11 +206,13 @@ def with_history(snapshot: Snapshot) -> Snapshot:
         snapshot.shallow = [snapshot.head]
     snapshot.shallow = sorted({*snapshot.shallow} & {*snapshot.history})
     if snapshot.head:
-        columns = "--format=%(refname:strip=2)%00%(objectname)%00%(*objectname)"
-        which = [f"--merged={snapshot.head}", "--sort=-creatordate", f"--count={TAGS}"]
+        columns = "--format=%(objecttype)%00%(refname:strip=2)%00%(objectname)%00%(*objectname)"
+        sent = {*snapshot.history}
+        which, count = [f"--merged={snapshot.head}", "--sort=-creatordate"], Counter[str]()
         for line in git(root, "for-each-ref", *which, columns, "refs/tags").splitlines():
-            name, tag, commit = line.split("\0")
-            if (commit or tag) in snapshot.history:
+            kind, name, tag, commit = line.split("\0")
+            count[kind] += 1
+            if count[kind] <= TAGS and (commit or tag) in sent:
                 snapshot.tags[name] = tag
     return snapshot
 
