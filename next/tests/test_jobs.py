@@ -135,9 +135,16 @@ def test_what_is_another_users_is_named_before_it_is_touched(cloud: Cloud, proje
         assert "It is bob's" in cloud.run(*words).err
         assert "It is bob's" in cloud.run(*words, "-y").err
     assert "matches none of your jobs" in cloud.run("kill", "bobs-*").err
-    words = {"_BERG_COMPLETE": "bash_complete", "COMP_CWORD": "2"}
-    assert "bobs" not in cloud.run(COMP_WORDS="berg log bobs", **words).out
-    assert "bobs-long" in cloud.run(COMP_WORDS="berg log bobs", **words, **bob).out
+    assert completed(cloud, "berg log bobs") == ""
+    assert completed(cloud, "berg log bobs", **bob) != ""
+
+
+def completed(cloud: Cloud, words: str, **more: str) -> str:
+    """What a shell offers after these words."""
+    own = {"HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg"), "COMP_WORDS": words}
+    env = {**os.environ, **own, "_BERG_COMPLETE": "bash_complete", "COMP_CWORD": "2", **more}
+    program = [str(Path(sys.executable).with_name("berg"))]
+    return subprocess.run(program, env=env, capture_output=True, text=True).stdout
 
 
 def test_files_and_options_of_other_tools(cloud: Cloud, project: Path) -> None:
