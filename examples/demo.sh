@@ -33,17 +33,11 @@ show berg list --limit 3
 show berg fetch "$job" ../results
 
 printf '\nIn the bucket:\n'
-python - "$results" "$job" <<'PYTHON'
-import sys
-from berg import config
-from berg.google import storage
-
-bucket = storage.Bucket(config.load())
-results, job = sys.argv[1:]
-for prefix in (f"berg_results/{results}/", f".berg/logs/{job}/", f".berg/jobs/{job}_"):
-    for blob in bucket.list(prefix):
-        print(f"{blob.size:>10,}  gs://{bucket.name}/{blob.name}")
-PYTHON
+berg show "$job" --json | python -c '
+import json, sys
+for each in json.load(sys.stdin)["results"]:
+    print("{:>10,}  {}{}".format(each["bytes"], sys.argv[1], each["path"]))
+' "gs://$(berg config get bucket)/berg_results/$results/"
 printf '\n%s\n' "$(berg log "$job" | grep 'final test accuracy')"
 berg local stop -y
 echo "To look around: export BERG_HOME=$BERG_HOME PATH=$top/.venv/bin:\$PATH; berg list"

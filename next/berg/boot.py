@@ -220,6 +220,8 @@ def work(facts: Facts) -> Optional[int]:
         if ended in (OVER, CONTINUES, LEAVES, STOPS):
             return ended
         last = errors.read_text(errors="replace").strip().rpartition("\n")[2]
+        if ended == -signal.SIGKILL:
+            last = "it was killed, as the kernel does when the memory is used up"
         report(facts, f"the worker ended with exit code {ended}: {last}")
     return None
 

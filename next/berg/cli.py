@@ -38,6 +38,30 @@ OTHERS = {  # what other tools call it -> Berg's command
 }  # fmt: skip
 
 
+OPTIONS = {  # what other tools call it -> Berg's way
+    "-p": "For a port of a job's machine: berg open NAME 8080",
+    "-v": "For data: --data NAME or --mount NAME",
+    "-e": "For a variable: --env NAME=VALUE",
+    "-d": "It returns at once anyway; to wait: --wait or --tail",
+    "-i": "For a shell: berg devbox, then berg ssh NAME",
+    "-w": "CMD runs in the folder where you are",
+    "--rm": "A job's machine is deleted at its end",
+    "--gpu": "Say how many and which: -g 1 -t l4",
+    "--nodes": "For several machines: -m 2 --each",
+    "--memory": "For more memory: --machine-type n2-highmem-8",
+    "--region": "For all zones of another region: berg config set region REGION",
+    "--partition": "For a kind of GPU: -t TYPE; they are listed by: berg gpus",
+    "--time": "For a limit: --max-hours 2",
+}  # fmt: skip
+OPTIONS |= {"--publish": OPTIONS["-p"], "--port": OPTIONS["-p"], "--ports": OPTIONS["-p"]}
+OPTIONS |= {"--volume": OPTIONS["-v"], "--detach": OPTIONS["-d"], "--workdir": OPTIONS["-w"]}
+OPTIONS |= {"--interactive": OPTIONS["-i"], "--accelerators": OPTIONS["--gpu"]}
+OPTIONS |= {"--num-nodes": OPTIONS["--nodes"], "--num_nodes": OPTIONS["--nodes"]}
+OPTIONS |= {"--gres": OPTIONS["--gpu"], "--mem": OPTIONS["--memory"], "--cloud": "It is Google's"}
+OPTIONS |= {"--use-spot": "For Spot machines: --spot", "--preemptible": "For Spot machines: --spot"}
+STARTERS = {"python", "python3", "torchrun", "accelerate", "deepspeed", "bash", "sh", "uv"}
+
+
 class Berg(click.Group):
     def list_commands(self, context: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -89,6 +113,7 @@ def main() -> None:
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.ClickException as error:
+        error = explained(error)
         if is_for_json():
             sys.exit(tell(error.format_message(), error.exit_code))
         error.show()
@@ -100,6 +125,19 @@ def main() -> None:
         sys.exit(141)
     except Exception as error:
         sys.exit(report(error))
+
+
+def explained(error: click.ClickException) -> click.ClickException:
+    """The same error with what the user may have meant."""
+    hint, context = "", getattr(error, "ctx", None)
+    is_run = context is not None and context.info_name == "run"
+    if is_run and (STARTERS & {*sys.argv} or "extra argument" in error.format_message()):
+        hint = 'Put CMD in quotes: berg run "python train.py --lr 0.1"'
+    elif isinstance(error, click.NoSuchOption):
+        hint = OPTIONS.get(error.option_name, "")
+    if not hint:
+        return error
+    return click.UsageError(f"{error.message.rstrip('.')}. {hint}", context)
 
 
 def is_for_json() -> bool:

@@ -1,9 +1,11 @@
 """The working tree as a commit, its way to the bucket, and its checkout on a machine.
 
 The user's index, branches and stash stay as they are: files are added to a copy of the index, and
-a commit that no branch has is made from it. History is cut behind HEAD, so a machine gets two
-commits at most. Submodules that are checked out go along, each with a commit of its own. Not
-covered: commits that a job makes in them, LFS, sparse checkouts.
+a commit that no branch has is made from it. On the machine git answers as it does here: HEAD is the
+user's, what was changed is changed, tags and history are there. Of the history only the commits are
+sent, without their files; git fetches those from origin when it needs them. Submodules that are
+checked out go along, each with a commit of its own. Not covered: commits that a job makes in them,
+LFS, sparse checkouts.
 """
 
 import contextlib
@@ -16,6 +18,7 @@ import shutil
 import sys
 import tempfile
 import zipfile
+from collections import Counter
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -23,13 +26,20 @@ from typing import Any
 
 from berg import BergError
 from berg.bucket import Bucket, Changed
+from berg.config import home
 
 ROOT = Path(os.environ.get("BERG_ROOT", "/root"))
 # What the worker imports; machines get the versions that are here.
 PACKAGES = ["click", "google-cloud-storage", "GitPython", "google-crc32c", "obstore", "requests"]
-SETTINGS = ("remote.origin.url", "user.name", "user.email")  # that a job's repository has too
+SETTINGS = ("remote.origin.url", "user.name", "user.email", "core.abbrev")  # of a job's repository
 LARGE = 50_000_000  # bytes of an untracked file that a user hears of
 SECRETS = re.compile(r"(^|/)(\.env(\.\w+)?|.*\.pem|id_(rsa|ed25519|ecdsa)|.*credentials.*\.json)$")
+WHEEL = "manylinux_2_17_x86_64.manylinux2014_x86_64.whl"  # of uv, for machines
+HISTORY = 10_000  # commits that are sent; of a longer history only HEAD
+TAGS = 100  # the newest ones of the history, annotated and others
+UNREADABLE = re.compile(
+    r"unable to read|bad object|corrupt|missing|not a valid object|could not get object info"
+)
 SUBMODULE = "160000"  # mode of a submodule's commit
 SAVED = "berg_commits.bundle"  # in the results: commits that the job made
 AUTHOR = {f"GIT_{who}_{what}": text for who in ("AUTHOR", "COMMITTER") for what, text in
@@ -46,10 +56,10 @@ class Snapshot:
     branch: str = ""
     changed: list[str] = field(default_factory=list)
     cwd: str = "."  # where the user stands in it
-    tags: list[str] = field(default_factory=list)  # of head
-    settings: dict[str, str] = field(
-        default_factory=dict
-    )  # of git: origin, and the user's identity
+    history: list[str] = field(default_factory=list)  # commits that are sent
+    shallow: list[str] = field(default_factory=list)  # those of them behind which history is cut
+    tags: dict[str, str] = field(default_factory=dict)  # of the history: name -> object
+    settings: dict[str, str] = field(default_factory=dict)  # origin, and the user's identity
     is_named: bool = False  # the user named the commit: the working tree does not count
     files: list[str] = field(default_factory=list)  # of the commit
     submodules: dict[str, "Snapshot"] = field(default_factory=dict)  # by their paths
@@ -61,7 +71,7 @@ class Snapshot:
 
     @property
     def object(self) -> str:
-        return f".berg/repos/{self.repo}/{self.commit}.bundle"
+        return f".berg/repos/{self.repo}/{self.commit}.pack"
 
     def within(self, folder: str) -> str:
         """A folder of the commit, by its path from the root."""
@@ -79,7 +89,8 @@ class Snapshot:
             "branch": self.branch,
             "changed": self.changed[:100],
             "object": self.object,
-            "tags": self.tags[:20],
+            "shallow": self.shallow,
+            "tags": self.tags,
             "settings": self.settings,
             "submodules": {path: each.record() for path, each in self.submodules.items()},
         }
@@ -95,6 +106,11 @@ class Snapshot:
 
 def git(folder: Path, *arguments: str, **variables: str) -> str:
     """Run git without hooks; return what it printed, raise BergError with its own words."""
+    return feed(None, folder, *arguments, **variables)
+
+
+def feed(stdin: Any, folder: Path, *arguments: str, **variables: str) -> str:
+    """The same, with a file as its input."""
     try:
         import git as program
     except ImportError:
@@ -103,10 +119,17 @@ def git(folder: Path, *arguments: str, **variables: str) -> str:
         ) from None
     try:
         words = ["git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=", *arguments]
-        return str(program.Git(str(folder)).execute(words, env={"LC_ALL": "C", **variables}))
+        run = program.Git(str(folder)).execute
+        return str(run(words, istream=stdin, env={"LC_ALL": "C", **variables}))
     except program.GitCommandError as error:
         lines = str(error.stderr).replace("stderr:", "").strip(" '\n").splitlines()
-        raise BergError(f"git {arguments[0]}: {lines[-1] if lines else error}") from None
+        text = f"git {arguments[0]}: {lines[-1] if lines else error}"
+        if UNREADABLE.search(text):
+            text += (
+                f". The repository in {folder} is damaged or incomplete. See what is missing: "
+                "git fsck. Get it from the server: git fetch --refetch"
+            )
+        raise BergError(text) from None
 
 
 def find_root(folder: Path) -> Path:
@@ -120,7 +143,7 @@ def find_root(folder: Path) -> Path:
         if "not a git repository" not in str(error):
             raise
         raise BergError(
-            f"{folder} is in no git repository. Make one: git init && git add -A"
+            f"{folder} is not in a git repository. Create one: git init && git add -A"
         ) from None
 
 
@@ -156,7 +179,6 @@ def take_one(folder: Path, revision: str) -> Snapshot:
     root = find_root(folder)
     cwd = os.path.relpath(folder.resolve(), root.resolve())
     branch = git(root, "branch", "--show-current")
-    settings = {key: text for key in SETTINGS if (text := setting(root, key))}
     if revision:
         try:
             commit = git(root, "rev-parse", "--verify", f"{revision}^{{commit}}")
@@ -165,18 +187,17 @@ def take_one(folder: Path, revision: str) -> Snapshot:
                 f"{root} has no commit, tag or branch {revision!r}. If it is new: git fetch"
             ) from None
         is_branch = git(root, "branch", "--list", "--format=%(refname:short)", revision) == revision
-        tags = git(root, "tag", "--points-at", commit).splitlines()
         branch = revision if is_branch else ""
-        return Snapshot(root, commit, commit, branch, [], cwd, tags, settings, is_named=True)
+        snapshot = Snapshot(root, commit, commit, branch, [], cwd, is_named=True)
+        return with_history(snapshot)
     try:
         head = git(root, "rev-parse", "--verify", "HEAD")
     except BergError:
         head = ""
-    tags = git(root, "tag", "--points-at", head).splitlines() if head else []
     status = git(root, "status", "--porcelain", "--untracked-files=all", "--no-renames")
     changed = [f"{line[:2].strip()[:1]} {line[3:]}" for line in status.splitlines()]
     if head and not changed:
-        return Snapshot(root, head, head, branch, [], cwd, tags, settings)
+        return with_history(Snapshot(root, head, head, branch, [], cwd))
     with tempfile.TemporaryDirectory() as scratch:
         index = Path(git(root, "rev-parse", "--git-path", "index"))
         copy = Path(scratch, "index")
@@ -188,7 +209,32 @@ def take_one(folder: Path, revision: str) -> Snapshot:
         raise BergError(f"{root} has no commit, and no file that could be sent. Add one: git add")
     parent = ["-p", head] if head else []
     commit = git(root, "commit-tree", tree, *parent, "-m", "berg: the working tree", **AUTHOR)
-    return Snapshot(root, head, commit, branch, changed, cwd, tags, settings)
+    return with_history(Snapshot(root, head, commit, branch, changed, cwd))
+
+
+def with_history(snapshot: Snapshot) -> Snapshot:
+    """Add the commits and tags that are sent, and git's settings."""
+    root = snapshot.root
+    snapshot.settings = {key: text for key in SETTINGS if (text := setting(root, key))}
+    if snapshot.head:  # abbreviated ids, in versions too, are as long as here
+        snapshot.settings["core.abbrev"] = str(len(git(root, "rev-parse", "--short", "HEAD")))
+    snapshot.history = git(root, "rev-list", f"-{HISTORY + 1}", snapshot.commit).split()
+    cut = Path(root, git(root, "rev-parse", "--git-path", "shallow"))
+    snapshot.shallow = cut.read_text().split() if cut.exists() else []
+    if len(snapshot.history) > HISTORY:
+        snapshot.history = [*dict.fromkeys([snapshot.commit, snapshot.head])]
+        snapshot.shallow = [snapshot.head]
+    snapshot.shallow = sorted({*snapshot.shallow} & {*snapshot.history})
+    if snapshot.head:
+        columns = "--format=%(objecttype)%00%(refname:strip=2)%00%(objectname)%00%(*objectname)"
+        sent = {*snapshot.history}
+        which, count = [f"--merged={snapshot.head}", "--sort=-creatordate"], Counter[str]()
+        for line in git(root, "for-each-ref", *which, columns, "refs/tags").splitlines():
+            kind, name, tag, commit = line.split("\0")
+            count[kind] += 1
+            if count[kind] <= TAGS and (commit or tag) in sent:
+                snapshot.tags[name] = tag
+    return snapshot
 
 
 def setting(folder: Path, key: str) -> str:
@@ -212,57 +258,64 @@ def warnings(snapshot: Snapshot) -> list[str]:
 
 
 def send(snapshot: Snapshot, bucket: Bucket) -> None:
-    """Send the commit, its parent and their files as one bundle, unless the bucket has it."""
+    """Send the commit and HEAD with their files, and the commits before, unless the bucket has them."""
     for inner in snapshot.submodules.values():
         send(inner, bucket)
     if bucket.get(snapshot.object):
         return
-    objects = Path(
-        snapshot.root, git(snapshot.root, "rev-parse", "--git-path", "objects")
-    ).resolve()
+    root = snapshot.root
+    trees = [f"{commit}^{{tree}}" for commit in (snapshot.commit, snapshot.head) if commit]
+    objects = [*snapshot.history, *snapshot.tags.values()]
     with tempfile.TemporaryDirectory() as scratch:
-        # A repository that borrows the user's objects, cut behind HEAD: a bundle of it has no history.
-        folder, file = Path(scratch, "repo"), Path(scratch, "code.bundle")
-        folder.mkdir()
-        git(folder, "init", "-q", "--bare")
-        (folder / "objects/info/alternates").write_text(f"{objects}\n")
-        (folder / "shallow").write_text(f"{snapshot.head or snapshot.commit}\n")
-        ref = f"refs/berg/{snapshot.commit}"
-        git(folder, "update-ref", ref, snapshot.commit)
-        git(folder, "bundle", "create", "-q", str(file), ref)
+        listing = Path(scratch, "objects")
+        files = git(root, "rev-list", "--objects", *trees)
+        listing.write_text(
+            "\n".join([*dict.fromkeys(objects), files, ""]), errors="surrogateescape"
+        )
+        with listing.open("rb") as names:
+            made = feed(names, root, "pack-objects", "-q", f"{scratch}/code")
+        file = Path(scratch, f"code-{made}.pack")
         # Another laptop may have sent the same commit.
         with file.open("rb") as content, contextlib.suppress(Changed):
             bucket.put(snapshot.object, content, file.stat().st_size, 0)
 
 
 def check_out(bucket: Bucket, repo: str, record: dict[str, Any]) -> Path:
-    """Make /root/code/<repo> the commit that was submitted; return the folder."""
+    """Make /root/code/<repo> the working tree that was submitted; return the folder."""
     check_out_to(ROOT / "code" / repo, bucket, record)
     return ROOT / "code" / repo
 
 
 def check_out_to(folder: Path, bucket: Bucket, record: dict[str, Any]) -> None:
-    commit = str(record["commit"])
-    if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", commit):
-        raise BergError(f"{commit!r} is no commit")
+    commit, head = str(record["commit"]), str(record["head"])
+    for each in (commit, head or commit, *record["shallow"], *record["tags"].values()):
+        if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", each):
+            raise BergError(f"{each!r} is no commit")
     folder.mkdir(parents=True, exist_ok=True)
     git(folder, "init", "-q")
-    with tempfile.TemporaryDirectory() as scratch:
-        file = Path(scratch, "code.bundle")
-        file.write_bytes(bucket.read(str(record["object"])))
-        head = str(record["head"] or commit)
-        (folder / ".git/shallow").write_text(f"{head}\n")
-        git(folder, "-c", "fetch.fsckObjects=true", "fetch", "-q", str(file), f"refs/berg/{commit}")
+    with tempfile.TemporaryFile() as pack:
+        pack.write(bucket.read(str(record["object"])))
+        pack.seek(0)
+        # A pack of a partial clone: git knows that the files of earlier commits are elsewhere.
+        feed(pack, folder, "index-pack", "--stdin", "--promisor")
+    (folder / ".git/shallow").unlink(missing_ok=True)
+    if record["shallow"]:
+        (folder / ".git/shallow").write_text("".join(f"{each}\n" for each in record["shallow"]))
     branch = str(record["branch"])
     on = ["-B", branch] if branch and is_ref(folder, f"refs/heads/{branch}") else ["--detach"]
     git(folder, "checkout", "-q", "--force", *on, commit)
+    if head:
+        git(folder, "reset", "-q", head)  # what was changed is changed here, too
     identity = {"user.name": "berg", "user.email": "berg@localhost"}
     for key, text in (identity | record.get("settings", {})).items():
         if key in SETTINGS:
             git(folder, "config", key, text)
-    for tag in record.get("tags", []):
+    if "remote.origin.url" in record.get("settings", {}):
+        git(folder, "config", "remote.origin.fetch", "+refs/heads/*:refs/remotes/origin/*")
+        git(folder, "config", "remote.origin.promisor", "true")
+    for tag, target in record["tags"].items():
         if is_ref(folder, f"refs/tags/{tag}"):
-            git(folder, "update-ref", f"refs/tags/{tag}", head)
+            git(folder, "update-ref", f"refs/tags/{tag}", target)
     places = {path for path, mode, _ in entries(folder, commit) if mode == SUBMODULE}
     for path in places & record.get("submodules", {}).keys():
         check_out_to(folder / path, bucket, record["submodules"][path])
@@ -276,15 +329,17 @@ def is_ref(folder: Path, name: str) -> bool:
     return False
 
 
-def save_commits(folder: Path, sent: str, target: Path) -> int:
-    """Bundle the commits that a job made, as a file of its results; return how many those are.
-
-    To have them: git fetch FILE '*:*' in the repository that the job was submitted from.
+def save_commits(folder: Path, sent: str, target: Path) -> str:
+    """Bundle the commits that a job made, as a file of its results; say how many those are, and on
+    which branches; "" for none.
     """
     new = git(folder, "rev-list", "--all", "HEAD", f"^{sent}").split()
-    if new:
-        git(folder, "bundle", "create", "-q", str(target), "--branches", "HEAD", f"^{sent}")
-    return len(new)
+    if not new:
+        return ""
+    git(folder, "bundle", "create", "-q", str(target), "--branches", "HEAD", f"^{sent}")
+    columns = ["--format=%(refname:short)", "--contains", new[-1]]
+    on = git(folder, "for-each-ref", *columns, "refs/heads").split()
+    return f"{len(new)} new commits" + f" on {', '.join(on)}" * bool(on)
 
 
 # --- what machines need of Berg
@@ -302,12 +357,32 @@ def package() -> tuple[str, bytes]:
 
 
 def uv() -> tuple[str, Path]:
-    """The program uv, with which machines install. Name of the object, and its file here."""
+    """The program uv, with which machines install. Name of the object, and its file here: of this
+    computer's uv, or downloaded where that is no program for Linux.
+    """
     from uv import find_uv_bin
 
-    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
-        raise BergError("machines need uv for Linux, and this computer has another one. Use Linux")
-    return f".berg/dist/uv-{version('uv')}", Path(find_uv_bin())
+    number = version("uv")
+    name, file = f".berg/dist/uv-{number}", home() / f"uv-{number}-linux"
+    if (sys.platform, platform.machine()) == ("linux", "x86_64"):
+        return name, Path(find_uv_bin())
+    if not file.exists():
+        import requests
+
+        kind = {"Accept": "application/vnd.pypi.simple.v1+json"}
+        answer = requests.get("https://pypi.org/simple/uv/", headers=kind, timeout=60)
+        answer.raise_for_status()
+        wanted = f"uv-{number}-py3-none-{WHEEL}"
+        row = next(row for row in answer.json()["files"] if row["filename"] == wanted)
+        wheel = requests.get(row["url"], timeout=60).content
+        if hashlib.sha256(wheel).hexdigest() != row["hashes"]["sha256"]:
+            raise BergError(f"{row['url']} is not what PyPI says. Try again")
+        with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
+            inner = next(each for each in archive.namelist() if each.endswith("/scripts/uv"))
+            part = file.with_suffix(".part")
+            part.write_bytes(archive.read(inner))
+            part.replace(file)
+    return name, file
 
 
 def provide(bucket: Bucket) -> dict[str, str]:

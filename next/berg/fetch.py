@@ -116,7 +116,7 @@ class Fetch:
         at_ns, rows = self.moment(view_ns) if self.job else (0, {})
         if view_ns and not at_ns:
             raise BergError(
-                f"there are no results of {self.job} from then. See: berg show {self.job} --views"
+                f"{self.job} has no results from then. See: berg show {self.job} --views"
             )
         start = f"{self.own}/"
         rows = {path[len(start) :]: row for path, row in rows.items() if path.startswith(start)}
@@ -143,7 +143,7 @@ class Fetch:
             return at_ns, rows
         except (*damage, Changed):
             terminal.warn(
-                f"the lists of {self.job}'s results cannot be read: its files as they are"
+                f"the lists of {self.job}'s results cannot be read; downloading its files as they are"
             )
             return 0, {}
 
@@ -175,13 +175,13 @@ class Fetch:
         if not is_plain(path) or names[0] in (NOTES, PARTS) or path.endswith("/"):
             raise LeftOut("its name cannot be that of a file here")
         if OBEYED & {name.lower() for name in names}:
-            raise LeftOut("programs on this computer would obey it")
+            raise LeftOut("programs on this computer would act on it")
         with self.turn:
             for depth in range(1, len(names)):
                 above = "/".join(names[:depth])
                 is_link, is_ours = (self.folder / above).is_symlink(), self.is_ours(above)
                 if above in rows or (is_link and not is_ours):
-                    raise LeftOut(f"{above} is no folder, but a link or a file")
+                    raise LeftOut(f"{above} is a link or a file, not a folder")
                 if is_ours:  # it was a file or a link once
                     (self.folder / above).unlink()
                 elif (self.folder / above).is_file():
@@ -302,7 +302,7 @@ def view(text: str) -> int:
     try:
         at = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
-        raise BergError(f"{text!r} is no time. Give one of: berg show NAME --views") from None
+        raise BergError(f"{text!r} is not a time. Choose one: berg show NAME --views") from None
     if at.tzinfo is None:
         at = at.replace(tzinfo=timezone.utc)
     return (int(at.timestamp()) + 1) * 10**9 - 1

@@ -453,4 +453,4 @@ def set_metadata(config: Config, machine: Machine, key: str, value: str) -> None
                 return None
             if error.status != 412:
                 raise
-    raise BergError(f"{machine.name} is being changed by others all the time. Try again")
+    raise BergError(f"{machine.name} keeps being changed by others. Try again")

@@ -291,7 +291,7 @@ def set_up_account(settings: Config) -> None:
                 raise
             time.sleep(2)
     settings.service_account = email
-    terminal.say(f"{email} has the least rights for machines, everywhere in some minutes")
+    terminal.say(f"{email} has the rights that machines need; they apply everywhere within minutes")
 
 
 def look_at_network(settings: Config) -> str:
@@ -364,7 +364,7 @@ CHECKS = [
     Check("rights", look_at_rights),
     Check("bucket", look_at_bucket, create_bucket, "Create gs://{0.bucket} in {0.region}?"),
     Check("account", look_at_account, set_up_account,
-          f"Create the account {ACCOUNT} with the least rights for machines, or repair it?"),
+          f"Create the account {ACCOUNT} with only the rights that machines need, or repair it?"),
     Check("network", look_at_network),
     Check("image", look_at_image),
     Check("quota", look_at_quota),
@@ -736,27 +736,36 @@ config_.add_command(list_, "show")
 
 
 @click.command()
-@click.argument("action", type=click.Choice(["start", "stop", "status"]))
+@click.argument("action", type=click.Choice(["start", "stop", "status", "reset"]))
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @json_option
-def local(action: str, as_json: bool) -> None:
-    """Start or stop the embedded cloud of this computer.
+def local(action: str, yes: bool, as_json: bool) -> None:
+    """Start or stop the embedded cloud of this computer; reset deletes its machines and buckets.
 
     \b
-    berg local status
-    berg local stop
+    berg local start
+    berg local reset
     """
     folder = config.home() / "local"
     if action == "start":
         terminal.say(f"It runs at http://127.0.0.1:{control().start(folder)}")
-    elif action == "stop":
-        terminal.say("Stopped" if control().stop(folder) else "It did not run")
-    else:
+    elif action == "status":
         terminal.say("It runs" if control().is_running(folder) else "It does not run")
+    elif action == "reset":
+        if not terminal.confirm(f"Delete {folder} with all buckets and machines?", yes, "-y"):
+            raise BergError("nothing was deleted")
+        control().reset(folder)
+        terminal.say(f"Deleted {folder}")
+    else:
+        machines = sum((control().status(folder).get("machines") or {}).values())
+        question = f"Stop the embedded cloud, and {machines} machines with it?"
+        if machines and not terminal.confirm(question, yes, "-y"):
+            raise BergError("nothing was stopped")
+        terminal.say("Stopped" if control().stop(folder) else "It did not run")
     if as_json:
-        is_running, settings = control().is_running(folder), Config.read()
-        names = gce.machines(settings) if is_running and settings.endpoint else []
-        about = {"running": is_running, "machines": [machine.name for machine in names]}
-        terminal.show_json(about)
+        about = control().status(folder)
+        is_running = control().is_running(folder)
+        terminal.show_json({"running": is_running, "machines": about.get("machines") or {}})
 
 
 @click.command()

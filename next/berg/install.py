@@ -2,15 +2,17 @@
 
 The plan says which file that is, which others are not read, and refuses what cannot work.
 
-the user's own command      berg run --install "make deps"; none installs nothing
-uv.lock                     uv sync --locked
-poetry.lock, Pipfile.lock   poetry install, pipenv sync, by uv
-requirements.txt            into the image's python
-pyproject.toml, setup.py    the same, editable
+the user's own command           berg run --install "make deps"; none installs nothing
+uv.lock                          uv sync --locked, into .venv
+poetry.lock, Pipfile.lock        poetry install, pipenv sync, by uv
+requirements.txt, a package      pip, on top of the image's packages: its PyTorch stays
+pyproject.toml without a build   its dependencies, by pip
+[tool.uv] without a lock         as the two above, by uv, which knows its sources and indexes
 """
 
 from __future__ import annotations
 
+import difflib
 import os
 import posixpath
 import re
@@ -18,25 +20,22 @@ import shlex
 import shutil
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from berg import BergError, code
+from berg import BergError, code, reasons
+from berg.boot import BERG
 from berg.code import ROOT
 
 if TYPE_CHECKING:
     from berg.run import Plan
     from berg.worker import Run
 
-VENV = ROOT / "berg/env"  # what is installed, on top of the image's own packages
-
-
-ERROR = re.compile(
-    r"^(error|ERROR|× )|\b(No solution found|Multiple top-level packages|does not appear to be a Python)|"
-    r"\w+Error:"
-)
-
-
+VENV = BERG / "env"  # what is installed, on top of the image's own packages
+BIN = BERG / "bin"  # uv, the last folder of PATH: an image's own comes first
+QUIET = {"PIP_PROGRESS_BAR": "off", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}  # a log is no terminal
 NONE = "none"  # of --install
 # What may say what a repository installs, at its root; the first one counts.
 SOURCES = (
@@ -47,12 +46,16 @@ SOURCES = (
     "pyproject.toml",
     "setup.py",
 )
-HOW = {
-    "uv.lock": "uv sync --locked",
-    "poetry.lock": "poetry install",
-    "Pipfile.lock": "pipenv sync",
+LOCKS = {  # -> arguments of uv
+    "uv.lock": ["sync", "--locked", "--no-progress"],
+    "poetry.lock": ["tool", "run", "-q", "poetry", "install", "--no-interaction"],
+    "Pipfile.lock": ["tool", "run", "-q", "pipenv", "sync"],
 }
-HOW |= {"requirements.txt": "uv pip install -r requirements.txt"}
+# In a pyproject.toml: it is a package; it is none.
+BUILD = re.compile(r"^\[(build-system|tool\.setuptools)\b", re.M)
+NO_PACKAGE = re.compile(r"^(package|package-mode|distribution) = false", re.M)
+# A lock was made with its author's settings, without which uv would refuse it.
+NEWER = re.compile(r'^exclude-newer(?:-span)? = "([^"]+)"', re.M)
 CONDA = re.compile(
     r"(conda|environment|env)[\w.-]*\.ya?ml|conda-lock\.yml|envs?/[\w.-]+\.ya?ml", re.I
 )
@@ -85,32 +88,57 @@ class Failed(BergError):
     """An installer refused; the message has its own error."""
 
     def __init__(self, code: int, output: str):
-        why = reason(output)
+        why = reasons.of_installer(output)
         super().__init__(
             f"the installation failed (exit code {code})" + (f": {why}" if why else "")
         )
         self.code = code
 
 
-def commands(repo: Path, own: str) -> list[list[str]]:
-    """What is run in the repository, in this order."""
-    if own == NONE:
-        return []
-    if own:
-        return [["bash", "-o", "pipefail", "-c", own]]
-    uv = program()
-    pip = [uv, "pip", "install"] if uv else [str(VENV / "bin/python"), "-m", "pip", "install", "-q"]
-    if (repo / "uv.lock").exists() and uv:
-        return [[uv, "sync", "--locked", "--no-progress"]]
-    if (repo / "poetry.lock").exists() and uv:
-        return [[uv, "tool", "run", "-q", "poetry", "install", "--no-interaction"]]
-    if (repo / "Pipfile.lock").exists() and uv:
-        return [[uv, "tool", "run", "-q", "pipenv", "sync"]]
-    if (repo / "requirements.txt").exists():
-        return [[*pip, "-r", "requirements.txt"]]
-    if (repo / "pyproject.toml").exists() or (repo / "setup.py").exists():
-        return [[*pip, "-e", "."]]
-    return []
+@dataclass
+class Choice:
+    """How a repository is installed: "uv" or "pip" and its arguments, in a folder; nothing if no file
+    says what.
+    """
+
+    folder: str = "."
+    words: list[str] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)  # that say so, the first one names it
+
+    @property
+    def is_locked(self) -> bool:
+        return self.words[1:] == LOCKS["uv.lock"]
+
+
+def choose(cwd: str, read: Callable[[str], str | None], is_folder: Callable[[str], bool]) -> Choice:
+    """What the files say from the command's folder upwards, locks before others. `read` returns a file
+    of the repository by its path, None without it.
+    """
+    above = [str(folder) for folder in (PurePosixPath(cwd), *PurePosixPath(cwd).parents)]
+    for folder in above:
+        for name, arguments in LOCKS.items():
+            file = posixpath.normpath(f"{folder}/{name}")
+            if read(file) is not None:
+                return Choice(folder, ["uv", *arguments], [file])
+    for folder in above:
+        files = {name: posixpath.normpath(f"{folder}/{name}") for name in SOURCES}
+        project, found = read(files["pyproject.toml"]) or "", list[str]()
+        if read(files["requirements.txt"]) is not None:
+            found = ["-r", "requirements.txt"]
+        is_project = bool(re.search(r"^\[project\]", project, re.M))
+        is_package = BUILD.search(project) or (is_project and is_folder(f"{folder}/src"))
+        if read(files["setup.py"]) is not None or (is_package and not NO_PACKAGE.search(project)):
+            found += ["-e", "."]
+        elif is_project and not found:
+            found = ["-r", "pyproject.toml"]
+        if found:
+            by_uv = re.search(r"^\[+tool\.uv\b", project, re.M) or "pyproject.toml" in found
+            used = [name for name in files if name in found]
+            used += [name for name in ("pyproject.toml", "setup.py") if "." in found]
+            words = [*(["uv", "pip"] if by_uv else ["pip"]), "install", *found]
+            there = [files[name] for name in used if read(files[name]) is not None]
+            return Choice(folder, words, there)
+    return Choice()
 
 
 # --- on the laptop, before a machine starts
@@ -125,18 +153,26 @@ def foresee(plan: Plan) -> dict[str, str]:
     if snapshot is None:
         return {}
     paths, missing = {*snapshot.files}, snapshot.missing
-    used = next((name for name in SOURCES if name in paths), "") if not own else ""
-    if used in ("uv.lock", "requirements.txt"):
-        check_local(snapshot, used, paths, missing)
+
+    def read(name: str) -> str | None:
+        file = f"{snapshot.commit}:{name}"
+        return code.git(snapshot.root, "show", file) if name in paths else None
+
+    def is_folder(path: str) -> bool:
+        return any(each.startswith(f"{posixpath.normpath(path)}/") for each in paths)
+
+    choice = choose(snapshot.cwd, read, is_folder) if not own else Choice()
+    for name in choice.files:
+        check_local(choice.folder, read(name) or "", name, paths, missing)
     others = [path for path in sorted(paths, key=lambda path: (path.count("/"), path))
-              if path != used and is_source(path) and not belongs_to(path, used)]  # fmt: skip
+              if is_source(path) and not is_read(path, choice.files)]  # fmt: skip
     conda = next((path for path in others if CONDA.fullmatch(path)), "")
-    if conda and not used and not own and not plan.job.is_devbox:
+    if conda and not choice.files and not own and not plan.job.is_devbox:
         raise BergError(
             f"{conda} is not read: Berg installs with uv and pip. Have it installed by an image's conda: "
             f"{option_for(conda)}; or run without it: --install none"
         )
-    what = f"{used}: {HOW.get(used, 'uv pip install -e .')}" if used else own
+    what = f"{choice.files[0]}: {shlex.join(choice.words)}" if choice.words else own
     what = "nothing (--install none)" if own == NONE else what or "nothing: no file says what"
     rows = {"Install": what}
     if others and not own:
@@ -146,7 +182,7 @@ def foresee(plan: Plan) -> dict[str, str]:
         )
     if missing:
         rows["Not sent"] = f"{', '.join(missing[:SHOWN])}: submodules; git submodule update --init"
-    if wrong := unknown(plan.job.cmd, snapshot.cwd, paths, bool(own)):
+    if wrong := unknown(plan.job.cmd, snapshot.cwd, paths, bool(own or choice.words)):
         rows["Careful"] = wrong
     return rows
 
@@ -162,11 +198,10 @@ def is_source(path: str) -> bool:
     )
 
 
-def belongs_to(path: str, used: str) -> bool:
-    """Whether a package file is read together with the one that is used."""
-    if path in ("pyproject.toml", "setup.py"):
-        return used not in ("", "requirements.txt")
-    return path.startswith("requirements") and used in ("pyproject.toml", "setup.py")
+def is_read(path: str, used: list[str]) -> bool:
+    """Whether a package file is used, or read together with the lock that is."""
+    is_by_lock = bool(used) and posixpath.basename(used[0]) in LOCKS
+    return path in used or (is_by_lock and path in ("pyproject.toml", "setup.py"))
 
 
 def option_for(path: str) -> str:
@@ -183,11 +218,10 @@ def option_for(path: str) -> str:
     return '--install "COMMAND"'
 
 
-def check_local(snapshot: code.Snapshot, used: str, paths: set[str], missing: list[str]) -> None:
+def check_local(folder: str, text: str, used: str, paths: set[str], missing: list[str]) -> None:
     """Raise BergError for a package that is a folder or file of the repository, and is not sent."""
-    text = code.git(snapshot.root, "show", f"{snapshot.commit}:{used}")
-    for path in (LOCAL if used == "uv.lock" else EDITABLE).findall(text):
-        path = posixpath.normpath(path)
+    for path in (LOCAL if used.endswith("uv.lock") else EDITABLE).findall(text):
+        path = posixpath.normpath(f"{folder}/{path}")
         if path == "." or path in paths or any(each.startswith(f"{path}/") for each in paths):
             continue
         inside = next((each for each in missing if f"{path}/".startswith(f"{each}/")), "")
@@ -205,7 +239,7 @@ def check_local(snapshot: code.Snapshot, used: str, paths: set[str], missing: li
         )
 
 
-def unknown(cmd: str, cwd: str, paths: set[str], has_own: bool) -> str:
+def unknown(cmd: str, cwd: str, paths: set[str], is_installed: bool) -> str:
     """What looks wrong in a command: a first word or a script that is nowhere here; "" if nothing."""
     try:
         words = shlex.split(cmd)
@@ -224,9 +258,14 @@ def unknown(cmd: str, cwd: str, paths: set[str], has_own: bool) -> str:
     is_path = "/" in first
     if is_path and not first.startswith(("/", "~")):
         if posixpath.normpath(posixpath.join(cwd, first)) not in paths:
-            return f"{first} is no file of the repository (ignored files are not sent: .gitignore)"
-    elif not is_path and not has_own and first not in THERE and not is_word_of_bash(first):
-        return f"{first} is no program that is known here; a package must bring it"
+            return (
+                f"{first} is not a file of the repository (ignored files are not sent: .gitignore)"
+            )
+    elif not is_path and first not in THERE and not is_word_of_bash(first):
+        if near := difflib.get_close_matches(first, THERE, 1, 0.75):
+            return f"{first} is not a program that is known here. Did you mean {near[0]}?"
+        if not is_installed:  # else a package may bring it
+            return f"{first} is not a program that is known here, and nothing is installed"
     if first not in RUNS_SCRIPTS:
         return ""
     for path, word in folders.items():
@@ -235,7 +274,9 @@ def unknown(cmd: str, cwd: str, paths: set[str], has_own: bool) -> str:
             and not word.startswith("/")
             and path not in paths
         ):
-            return f"{word} is no file of the repository (ignored files are not sent: .gitignore)"
+            return (
+                f"{word} is not a file of the repository (ignored files are not sent: .gitignore)"
+            )
         if re.fullmatch(r"(?!-)[\w./-]+\.(py|sh)", word) or word in ("-m", "-c"):
             return ""  # what follows are its arguments
     return ""
@@ -252,31 +293,76 @@ def is_word_of_bash(word: str) -> bool:
 
 def program() -> str:
     """uv: what boot.py brought, or that of a golden image."""
-    own = (ROOT / "berg/uv", ROOT / "berg/venv/bin/uv")
+    own = (BERG / "uv", BERG / "venv/bin/uv")
     return next((str(file) for file in own if file.exists()), shutil.which("uv") or "")
 
 
-def variables(repo: Path) -> dict[str, str]:
-    """What makes the command find the packages."""
-    folder = repo / ".venv" if (repo / "uv.lock").exists() else VENV
+def variables(place: Path) -> dict[str, str]:
+    """What makes the command find the packages that were installed in a folder."""
+    own = [
+        folder / ".venv"
+        for folder in (place, *place.parents)
+        if folder.is_relative_to(ROOT / "code")
+    ]
+    folder = next((each for each in own if (each / "bin").exists()), VENV)
+    path = f"{os.environ['PATH']}:{BIN}"
     if not folder.exists():
-        return {}
-    return {"VIRTUAL_ENV": str(folder), "PATH": f"{folder}/bin:{os.environ['PATH']}"}
+        return {"PATH": path}
+    return {"VIRTUAL_ENV": str(folder), "PATH": f"{folder}/bin:{path}"}
 
 
 def run(run: Run, repo: Path) -> None:
     """Install what the repository needs; raise Failed with the exit code of what refused."""
-    steps = commands(repo, run.job.install)
-    if not VENV.exists() and not (repo / "uv.lock").exists():
-        python = shutil.which("python3", path="/root/anaconda3/bin:" + os.environ["PATH"])
-        python = python or sys.executable
-        make = [program(), "venv", "-q", "--system-site-packages", "--python", python, str(VENV)]
-        if not make[0]:
-            make = [python, "-m", "venv", "--system-site-packages", str(VENV)]
-        steps.insert(0, make)
-    for words in steps:
-        more = {**run.job.env, **run.install_variables, **variables(repo)}
-        execute(run, words, repo, more)
+
+    def read(name: str) -> str | None:
+        file = repo / name
+        return file.read_text(errors="replace") if file.is_file() else None
+
+    own, uv = run.job.install, program()
+    choice = Choice() if own else choose(run.job.cwd, read, lambda path: (repo / path).is_dir())
+    words, place = choice.words, repo / choice.folder
+    if uv:
+        make_scripts(BIN, uv=uv, uvx=f"{uv} tool run")
+    if not VENV.exists() and not choice.is_locked:
+        make_environment(run, uv)
+    more = {**QUIET, **run.job.env, **run.install_variables}
+    if choice.is_locked and (newer := NEWER.findall(read(choice.files[0]) or "")):
+        more = {"UV_EXCLUDE_NEWER": newer[-1], **more}  # the span, beside which the time is void
+    if own and own != NONE:
+        words = ["bash", "-o", "pipefail", "-c", own]
+    elif words[:1] == ["pip"]:
+        words = [str(VENV / "bin/python"), "-m", "pip", *words[1:]]
+    elif words:
+        words = [uv or "uv", *words[1:]]
+    if words:
+        execute(run, words, place, {**more, **variables(place)})
+    made = variables(run.cwd).get("VIRTUAL_ENV", "")
+    if uv and made and not Path(made, "bin/pip").exists():
+        make_scripts(Path(made, "bin"), pip=f"{uv} pip", pip3=f"{uv} pip")
+
+
+def make_environment(run: Run, uv: str) -> None:
+    """Make a virtual environment that sees the packages of the image's python."""
+    python = shutil.which(
+        "python3", path="/root/anaconda3/bin:/opt/conda/bin:" + os.environ["PATH"]
+    )
+    python = python or sys.executable
+    find = "import importlib.util, sys; sys.exit(not importlib.util.find_spec('pip'))"
+    has_pip = not subprocess.run([python, "-c", find]).returncode
+    make = [uv, "venv", "-q", *([] if has_pip else ["--seed"])]
+    make = [*(make if uv else [python, "-m", "venv"]), "--system-site-packages"]
+    execute(run, [*make, *(["--python", python] if uv else []), str(VENV)])
+    if has_pip:  # of the image, which knows the image's package sources
+        words = f"{VENV}/bin/python -m pip"
+        make_scripts(VENV / "bin", pip=words, pip3=words)
+
+
+def make_scripts(folder: Path, **programs: str) -> None:
+    """Programs that run others with the same arguments."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, words in programs.items():
+        (folder / name).write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+        (folder / name).chmod(0o755)
 
 
 def execute(
@@ -314,10 +400,3 @@ def provide(run: Run, program: str, package: str, without: str) -> bool:
     except (Failed, OSError) as error:
         raise BergError(f"this image has no {program}, and {package}: {error}. {without}") from None
     return True
-
-
-def reason(output: str) -> str:
-    """The installer's own error, wherever it stands in the output; "" if there is none."""
-    lines = [line.strip() for line in output.splitlines()]
-    found = [line for line in lines if ERROR.search(line)]
-    return found[0][:300] if found else next((line[:300] for line in reversed(lines) if line), "")

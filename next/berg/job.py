@@ -1,7 +1,7 @@
 """The contract between laptop and machine: a job, its state, and where both are in the bucket.
 
 .berg/dist/                          what machines need of Berg
-.berg/repos/<repo>/                  code, as git bundles
+.berg/repos/<repo>/                  code, as packs of git's
 .berg/jobs/<job>_metadata.json       the job; its hash is in the metadata of its machines
 .berg/jobs/<job>_state.json          its state
 .berg/machines/<job>/                its machines: rank, phase, host keys
@@ -285,10 +285,12 @@ def read_state(bucket: Bucket, name: str) -> tuple[State, int]:
     return parse(State, found[0], state_path(name)), found[1]
 
 
-def states(bucket: Bucket) -> list[State]:
-    """The states of all jobs by their age, from one list; a record that is none is left out."""
+def states(bucket: Bucket, begun: str = "") -> list[State]:
+    """The states of all jobs by their age, from one list; a record that is none is left out. With
+    `begun` only those whose names begin so.
+    """
     found = []
-    for item in bucket.list(JOBS):
+    for item in bucket.list(f"{JOBS}{begun}"):
         if item.name.endswith("_state.json"):
             try:
                 found.append(state_of(item))

@@ -27,6 +27,7 @@ from berg.options import complete_names
 POLL, WATCH = 2, 5  # seconds between two looks at a job, and at the list
 FINISHED = 20  # jobs that have ended in the list
 LINES = 10  # of the log
+ABOUT, ROOM = "ABOUT", 24  # the last column of the list, and letters for it in a narrow terminal
 FILES = 1000  # of the results that `berg show --json` names
 PATIENCE = 90  # seconds that `berg kill` waits until a machine ends its command
 SAVING = 400  # and until it has saved the last results
@@ -114,7 +115,7 @@ def choose(
                 own += [machine.job for machine in machines if machine.user == config.user]
         matching = fnmatch.filter(own, name)
         if not matching and name != "*":
-            raise BergError(f"{name!r} fits none of your jobs. See them: berg list")
+            raise BergError(f"{name!r} matches none of your jobs. See them: berg list")
         found += matching
     return [*dict.fromkeys(found)]
 
@@ -155,9 +156,16 @@ def exit_code(state: State) -> int:
     return state.exit_code or 1
 
 
-def wait_for(config: Config, name: str) -> int:
-    """Wait until a job has ended; say how, and return the exit code."""
-    return exit_code(wait_for_all(config, [name])[0])
+def wait_for(config: Config, name: str) -> State:
+    """Wait until a job has ended; say how, and return its state then."""
+    return wait_for_all(config, [name])[0]
+
+
+def say_next(state: State) -> None:
+    """Say what a user may do next with a job that has ended."""
+    is_good = state.state == SUCCEEDED
+    name = state.name
+    terminal.say(f"Its results: berg fetch {name}" if is_good else f"Its log: berg log {name}")
 
 
 def wait_for_all(config: Config, names: list[str], is_any: bool = False) -> list[State]:
@@ -168,15 +176,17 @@ def wait_for_all(config: Config, names: list[str], is_any: bool = False) -> list
             if (state := find(config, name)).is_final:
                 ended[name] = state
                 code = f" with exit code {state.exit_code}" if state.exit_code is not None else ""
-                is_new = state.reason and "exit code" not in state.reason
-                terminal.say(f"{name} {state.state}{code}{f': {state.reason}' * bool(is_new)}")
+                more = without_code(state)
+                terminal.say(f"{name} {state.state}{code}{f': {more}' * bool(more)}")
         if len(ended) == len(names) or (ended and is_any):
             return [ended[name] for name in names if name in ended]
         time.sleep(POLL)
 
 
 @click.command("list")
-@click.option("-a", "--all", "everyone", is_flag=True, help="Also other users' jobs and machines.")
+@click.option(
+    "-a", "--all", "everyone", is_flag=True, help="Include other users' jobs and machines."
+)
 @click.option("-c", "--command", "commands", is_flag=True, help="Show the commands, too.")
 @click.option("-v", "--verbose", is_flag=True, help="Show machines and rows of sweeps, too.")
 @click.option(
@@ -184,7 +194,7 @@ def wait_for_all(config: Config, names: list[str], is_any: bool = False) -> list
     help="Jobs that have ended, at most.",
 )  # fmt: skip
 @click.option("--all-jobs", "is_whole", is_flag=True, help="All jobs that have ended.")
-@click.option("--watch", is_flag=True, help="Again every 5 seconds, until all jobs have ended.")
+@click.option("--watch", is_flag=True, help="Refresh every 5 seconds until all jobs have ended.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_(
     everyone: bool, commands: bool, verbose: bool, limit: int, is_whole: bool, watch: bool,
@@ -253,20 +263,20 @@ def show_list(
             cmd,
             state.note,
             ", ".join(f"{count} {outcome}" for outcome, count in counts.items()),
-            state.reason,
+            without_code(state),
             "" if state.results in ("", state.name) else f"results in {state.results}",
         ]
         lines.append(line_of(state, "; ".join(filter(None, words)), everyone))
-        lines += [line_of(row, row.reason, everyone) for row in own if verbose]
+        lines += [line_of(row, without_code(row), everyone) for row in own if verbose]
         for machine in (machine for machine in machines if machine.job == state.name):
             if verbose:
                 name = "its machine" if machine.name == state.name else machine.name
                 user = [machine.user] if everyone else []
                 cells = ["", machine.zone, "", "", *user, "", machine.machine_type]
                 lines.append([f"  {name}", machine.status, *cells])
-            if state.is_final and records.age(machine.created_at) > records.SILENT:
+            if state.is_final and records.age(state.changed_at) > records.SILENT:
                 terminal.warn(
-                    f"{machine.name} in {machine.zone} is still there, and its job has ended. "
+                    f"{machine.name} in {machine.zone} still exists although its job has ended. "
                     f"Delete it: berg kill {state.name}"
                 )
     columns = [
@@ -278,9 +288,31 @@ def show_list(
         "COST",
         *["USER"] * everyone,
         "EXIT",
-        "ABOUT",
+        ABOUT,
     ]
-    terminal.show_table(columns, lines, is_cut=True)
+    kept = fitting(columns, lines, terminal.width())
+    shown = [[line[number] for number in kept] for line in lines]
+    terminal.show_table([columns[number] for number in kept], shown, is_cut=True)
+
+
+def fitting(columns: list[str], lines: list[list[str]], width: int) -> list[int]:
+    """Which columns a terminal shows: none that is empty, and in a narrow one not those that matter
+    least; all where there is no terminal (0).
+    """
+    if not width:
+        return [*range(len(columns))]
+    widths = [max([0, *(len(line[n]) for line in lines)]) for n in range(len(columns))]
+    kept = [n for n, name in enumerate(columns) if widths[n] or name == ABOUT]
+    for least in ("ZONE", "COST", "GPUS"):
+        taken = sum(max(widths[n], len(columns[n])) + 2 for n in kept if columns[n] != ABOUT)
+        if taken + ROOM > width:
+            kept = [n for n in kept if columns[n] != least]
+    return kept
+
+
+def without_code(state: State) -> str:
+    """The reason, without an exit code that is said beside it."""
+    return state.reason.removeprefix(f"exit code {state.exit_code}").removeprefix(": ")
 
 
 def line_of(state: State, words: str, has_user: bool) -> list[str]:
@@ -436,7 +468,7 @@ def moments(bucket: Bucket, state: State) -> list[dict[str, Any]]:
 
 @click.command()
 @click.argument("names", metavar="NAME…", nargs=-1, required=True, shell_complete=complete_names)
-@click.option("--any/--all", "is_any", default=False, help="Until one of them has ended, or all.")
+@click.option("--any/--all", "is_any", default=False, help="Wait for any of them, or for all.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def wait(names: tuple[str, ...], is_any: bool, as_json: bool) -> None:
     """Wait until jobs have ended; the exit code is 0, or that of the first that did not succeed.
@@ -476,16 +508,16 @@ def kill(names: tuple[str, ...], everything: bool, now: bool, yes: bool, as_json
     chosen = choose(config, wanted, lambda state: not state.is_final, has_machines=True)
     if not chosen:
         terminal.say("There is nothing to end")
-    elif everything or any(map(is_pattern, names)):
-        if not terminal.confirm(f"End {', '.join(chosen)}?", yes, "-y"):
-            raise BergError("nothing was changed")
-        yes = True
+    has_patterns = everything or any(map(is_pattern, names))
+    if chosen and has_patterns and not terminal.confirm(f"End {', '.join(chosen)}?", yes, "-y"):
+        raise BergError("nothing was changed")
 
     def prepare(name: str) -> Callable[[], dict[str, Any]]:
-        is_row = rows.number_of(name) is not None
-        end: Callable[[], str] = (
-            (lambda: kill_row(config, name)) if is_row else to_kill(config, name, now, yes)
-        )
+        is_agreed = yes or (has_patterns and name not in names)  # a pattern's are the user's own
+        if rows.number_of(name) is not None:
+            end = to_kill_row(config, name, is_agreed)
+        else:
+            end = to_kill(config, name, now, is_agreed)
         return lambda: {"name": name, "done": "ended", "became": end()}
 
     each_of(chosen, prepare, as_json)
@@ -552,29 +584,49 @@ def end_job(config: Config, job: Job, state: State, machines: list[Machine], now
 
 def agree(config: Config, question: str, owner: str, yes: bool, since: str = "") -> None:
     """Ask before something is taken; whose it is, if it is another user's, is said with -y, too."""
-    if owner and owner != config.user:
-        old = f", {terminal.duration(records.age(since))} old" if since else ""
-        question = f"{question} It is {owner}'s{old}."
+    question += of_other(config, owner, since)
     if yes:
         terminal.say(question)
     if not terminal.confirm(question, yes, "-y"):
         raise BergError("nothing was changed")
 
 
-def kill_row(config: Config, name: str) -> str:
+def of_other(config: Config, owner: str, since: str) -> str:
+    """Whose something is and how old, if it is another user's."""
+    if owner in ("", config.user):
+        return ""
+    return f" It is {owner}'s" + (
+        f", {terminal.duration(records.age(since))} old." if since else "."
+    )
+
+
+def agree_on_box(config: Config, name: str, machines: list[Machine], verb: str, yes: bool) -> None:
+    """Ask before a devbox of another user is switched."""
+    if (owner := machines[0].user) not in ("", config.user):
+        agree(config, f"{verb} {name}?", owner, yes, machines[0].created_at)
+
+
+def to_kill_row(config: Config, name: str, yes: bool) -> Callable[[], str]:
+    """Ask before a row of another user's sweep ends; return what ends it."""
+    job, number = records.read_job(Bucket(config), name), int(name.partition("/")[2])
+    if number >= len(job.rows):
+        raise BergError(f"{job.name} has {len(job.rows)} rows, from {job.name}/0 on")
+    if job.user != config.user:
+        agree(config, f"End {name}?", job.user, yes, job.created_at)
+    return lambda: kill_row(config, job, number)
+
+
+def kill_row(config: Config, job: Job, number: int) -> str:
     """End one row of a sweep, and the others go on; what it became."""
-    bucket, (sweep, _, number) = Bucket(config), name.partition("/")
-    job = records.read_job(bucket, sweep)
-    if int(number) >= len(job.rows):
-        raise BergError(f"{sweep} has {len(job.rows)} rows, from {sweep}/0 on")
+    bucket, sweep, name = Bucket(config), job.name, f"{job.name}/{number}"
     end, reason = time.monotonic() + PATIENCE, f"killed by {config.user}"
     while time.monotonic() < end:
-        state, generation = records.row_states(bucket, sweep).get(int(number), (None, 0))
+        state, generation = records.row_states(bucket, sweep).get(number, (None, 0))
         if state and state.is_final:
             terminal.say(f"{name} is {state.state}")
             return state.state
         if state is None or state.state == SUBMITTED:  # nobody has it
-            state = rows.state_of(job, {}, int(number)) if state is None else state
+            state = rows.state_of(job, {}, number) if state is None else state
             state.state, state.reason = KILLED, reason
             state.times[KILLED] = records.now(bucket.time())
             with contextlib.suppress(Changed):
@@ -613,10 +665,13 @@ def rm(names: tuple[str, ...], yes: bool, as_json: bool) -> None:
     removals = {name: removal(config, name) for name in chosen}
     for name, items in removals.items():
         size = sum(item.size for item in items) / 1e6
-        terminal.say(f"{name}: {len(items)} objects, {size:.1f} MB")
+        state = find(config, name)
+        terminal.say(
+            f"{name}: {len(items)} objects, {size:.1f} MB.{of_other(config, state.user, state.created_at)}"
+        )
     if not chosen:
         terminal.say("There is nothing to delete")
-    elif not terminal.confirm(f"Delete {', '.join(chosen)} for ever?", yes, "-y"):
+    elif not terminal.confirm(f"Delete {', '.join(chosen)} forever?", yes, "-y"):
         raise BergError("nothing was deleted")
 
     def delete(name: str) -> dict[str, Any]:
@@ -677,6 +732,7 @@ def stop(names: tuple[str, ...], now: bool, yes: bool) -> None:
     config = Config.load()
     for name in names:
         machines = devbox(config, name)
+        agree_on_box(config, name, machines, "Switch off", yes)
         if not now:
             for machine in machines:
                 if machine.is_on:
@@ -690,12 +746,13 @@ def stop(names: tuple[str, ...], now: bool, yes: bool) -> None:
         for machine in machines:
             if machine.is_on:
                 google.do(config, "POST", f"{machine.path}/stop")
-        terminal.say(f"{name} is off. Its disk costs until: berg kill {name}")
+        terminal.say(f"{name} is off. Its disk costs money until you delete it: berg kill {name}")
 
 
 @click.command()
 @click.argument("names", metavar="NAME…", nargs=-1, required=True, shell_complete=complete_names)
-def start(names: tuple[str, ...]) -> None:
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def start(names: tuple[str, ...], yes: bool) -> None:
     """Switch devboxes on again, with their disks.
 
     \b
@@ -703,7 +760,9 @@ def start(names: tuple[str, ...]) -> None:
     """
     config = Config.load()
     for name in names:
-        for machine in devbox(config, name):
+        machines = devbox(config, name)
+        agree_on_box(config, name, machines, "Switch on", yes)
+        for machine in machines:
             if machine.is_on:
                 continue
             try:
@@ -712,7 +771,7 @@ def start(names: tuple[str, ...]) -> None:
                 if error.reason not in gce.NO_ROOM:
                     raise
                 raise BergError(
-                    f"{machine.zone} has no room for {machine.name} now, and its disk is there. "
+                    f"{machine.zone} has no capacity for {machine.name} now, and its disk is there. "
                     f"Try again later: berg start {name}"
                 ) from None
         bucket = Bucket(config)

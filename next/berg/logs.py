@@ -94,8 +94,8 @@ def follow(config: Config, name: str, machine: str = "", color: bool = False) ->
         time.sleep(POLL)
 
 
-machine_option = click.option("--machine", default="", help="Only this machine of several.")
-color_option = click.option("--color", is_flag=True, help="Keep colors, also in a pipe.")
+machine_option = click.option("--machine", default="", help="Only the log of this machine.")
+color_option = click.option("--color", is_flag=True, help="Keep colors even in a pipe.")
 
 
 @click.command()

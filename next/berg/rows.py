@@ -50,9 +50,7 @@ def make(cmd: str, grid: list[str], tasks: str) -> list[Values]:
         try:
             columns[name] = split(listed)
         except ValueError as error:
-            raise BergError(
-                f"--grid {text}: {error}. Put what is no list of JSON in quotes"
-            ) from None
+            raise BergError(f"--grid {text}: {error}. Quote a value that is not JSON") from None
     tasks_rows = read(Path(tasks)) if tasks else [{}]
     count = len(tasks_rows) * math.prod(map(len, columns.values()))
     if count > MOST:

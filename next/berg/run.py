@@ -10,6 +10,7 @@
 import contextlib
 import functools
 import os
+import re
 import shlex
 import signal
 import sys
@@ -42,20 +43,16 @@ class Spec:
     """What a person asks for."""
 
     name: str = option("-n", "--name", default="", help="The job's name.")
-    note: str = option("--note", default="", metavar="TEXT", help="A line that lists show with it.")
+    note: str = option("--note", default="", metavar="TEXT", help="A note that lists show.")
     gpus: int | None = option(
         "-g", "--num-gpus", type=click.IntRange(0), metavar="N",
         help="GPUs of each machine; 0 for none.  [default: 1]",
     )  # fmt: skip
     gpu_type: str = option("-t", "--gpu-type", default="l4", show_default=True, help="Their type.")
     cpus: int | None = option(
-        "-c",
-        "--num-cpus",
-        type=click.IntRange(1),
-        metavar="N",
-        help="vCPUs of each machine.",
+        "-c", "--num-cpus", type=click.IntRange(1), metavar="N", help="vCPUs of each machine."
     )
-    machine_type: str = option("--machine-type", default="", help="A machine type of Google's.")
+    machine_type: str = option("--machine-type", default="", help="A Compute Engine machine type.")
     zones: list[str] = option(
         "-z", "--zone", default=[], multiple=True, help="A zone to try, in this order."
     )
@@ -68,7 +65,7 @@ class Spec:
         "--machines",
         default=1,
         type=click.IntRange(1, 1000),
-        help="Machines that run together.",
+        help="Number of machines, which run together.",
     )
     each: bool = option("--each", default=False, is_flag=True, help="Run CMD on every machine.")
     grid: list[str] = option(
@@ -82,11 +79,7 @@ class Spec:
         "--parallel", type=click.IntRange(1, 1000), help="Machines of a sweep."
     )
     results: str = option(
-        "-r",
-        "--results-dir",
-        default="",
-        metavar="PATH",
-        help="Folder below berg_results/.",
+        "-r", "--results-dir", default="", metavar="PATH", help="Folder in berg_results/."
     )
     cwd: str = option(
         "--cwd", default="", metavar="PATH",
@@ -94,13 +87,13 @@ class Spec:
     )  # fmt: skip
     env: list[str] = option(
         "--env", default=[], multiple=True, metavar="NAME[=VALUE]",
-        help="A variable of CMD, by default with its value here.",
+        help="A variable for CMD; without =VALUE, its value here.",
     )  # fmt: skip
     env_file: str = option(
         "--env-file", default="", metavar="FILE", help="Variables, one NAME=VALUE in each line."
     )
     install: str = option(
-        "--install", default="", metavar="COMMAND", help="Install with this instead."
+        "--install", default="", metavar="COMMAND", help="Install with this command instead."
     )
     max_hours: float = option(
         "--max-hours", default=168.0, type=click.FloatRange(0.02, 2880), show_default=True,
@@ -185,7 +178,9 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
     is_sweep = bool(spec.grid or spec.tasks)
     values = rows_.make(cmd, spec.grid, spec.tasks) if is_sweep else []
     if is_sweep and spec.machines > 1:
-        raise BergError("a row of a sweep has one machine. Leave -m out; --parallel says how many")
+        raise BergError(
+            "a row of a sweep runs on one machine. Leave out -m; --parallel is the number of machines"
+        )
     several = min(len(values), spec.parallel or rows_.PARALLEL) if is_sweep else spec.machines
     bucket = Bucket(config)
     with terminal.waiting("Reading the code, and asking Google"), ThreadPoolExecutor(5) as pool:
@@ -282,6 +277,11 @@ def variables(file: str, texts: list[str]) -> dict[str, str]:
             raise BergError(
                 f"{where} {name}: names that begin with BERG_ are Berg's. Choose another"
             )
+        if name in ("PATH", "HOME"):
+            raise BergError(
+                f"{where} {name}: a machine has its own. Set it in CMD, for example: "
+                "'PATH=\"/opt/tool/bin:$PATH\" python train.py'"
+            )
         if not equals and name not in os.environ:
             raise BergError(f"{where} {name}: it is not set here. Give {name}=VALUE")
         found[name] = value if equals else os.environ[name]
@@ -292,8 +292,9 @@ def lines_of(file: str) -> list[tuple[str, str]]:
     """Place and text of each variable in a file of NAME=VALUE, which may be quoted or exported."""
     found = []
     try:
-        for number, line in enumerate(Path(file).read_text().splitlines(), 1):
-            words = shlex.split(line, comments=True)
+        for number, line in enumerate(Path(file).read_text("utf-8-sig").splitlines(), 1):
+            line = re.sub(r"(?<=\S)#", "\0", line)  # in a word it begins no comment
+            words = [word.replace("\0", "#") for word in shlex.split(line, comments=True)]
             words = words[1:] if words[:1] == ["export"] else words
             if len(words) > 1:
                 raise ValueError(f"line {number}: put quotes around blanks")
@@ -363,7 +364,7 @@ def taken_back(plan: Plan, bucket: Bucket, say: Callable[[str], None]) -> Iterat
     except NameTaken:
         raise
     except BaseException:
-        say(f"Taking back {plan.job.name}; one moment")
+        say(f"Undoing {plan.job.name}; one moment")
         is_main = threading.current_thread() is threading.main_thread()  # others get no signals
         previous = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
         try:
@@ -410,9 +411,9 @@ def go(config: Config, plan: Plan, then: Then) -> None:
         from berg import jobs as commands
         from berg import logs, table
 
-        if then.tail:
-            logs.follow(config, name)
-        code = commands.wait_for(config, name)
+        state = (logs.follow if then.tail else commands.wait_for)(config, name)
+        commands.say_next(state)
+        code = commands.exit_code(state)
         if plan.job.rows and then.as_json:
             about["jobs"] = [row.record() for row in table.read(config, name)[0]]
     elif not then.as_json:
@@ -441,7 +442,7 @@ def resume_plan(
     job = jobs.read_job(bucket, state.name)
     if any(job.features.get(type(each).__name__) != each.record() for each in again):
         raise BergError(
-            f"{job.name} is resumed with the options that it had. For others: berg rerun {job.name}"
+            f"{job.name} keeps its options when it is resumed. To change them: berg rerun {job.name}"
         )
     with terminal.waiting(f"Waiting until the last machine of {job.name} is gone"):
         end = time.monotonic() + LEAVING

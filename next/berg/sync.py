@@ -173,8 +173,10 @@ def without_secrets(files: dict[str, Stamp], known: set[str], say: Callable[[str
 
 @click.command()
 @click.argument("name")
-@click.option("--once", is_flag=True, help="Send the working tree once, and end.")
-@click.option("--send-secrets", is_flag=True, help="Also what looks like a secret, such as .env.")
+@click.option("--once", is_flag=True, help="Send the working tree once and exit.")
+@click.option(
+    "--send-secrets", is_flag=True, help="Also send what looks like a secret, such as .env."
+)
 def sync(name: str, once: bool, send_secrets: bool) -> None:
     """Send the working tree to the machines of a job or devbox, and again after every change.
 

@@ -94,7 +94,9 @@ def harmless(value: Any) -> Any:
 
 
 def show_rows(rows: list[Row]) -> None:
+    """Print a line for each row; a metric that has a parameter's name gets no second column."""
     params, values = columns([row.params for row in rows]), columns([row.metrics for row in rows])
+    values = [key for key in values if key not in params]
     table = [
         [
             row.name,

@@ -15,7 +15,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import re
 import signal
 import stat
 import subprocess
@@ -23,7 +22,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,7 +30,7 @@ from typing import Any
 
 import requests
 
-from berg import BergError, boot, code, features, google, install, machines, rows
+from berg import BergError, boot, code, features, google, install, machines, reasons, rows
 from berg import job as jobs
 from berg.bucket import Bucket, Changed, Object, checksum
 from berg.command import Command
@@ -43,6 +42,7 @@ from berg.results import Mirror
 HOME, RESULTS = code.ROOT / "berg", code.ROOT / "berg_results"
 # The mark, and how the command ended, for a worker that is started again; each says of which attempt.
 BEGAN, ENDED = HOME / "began", HOME / "ended"
+KILLS = HOME / "memory-kills"  # of the kernel, for want of memory, when the command began
 RECORD = "berg_job_metadata.json"  # in the results of each job
 LEFT = "LEFT"  # the ending of a machine whose sweep goes on without it
 SIGNALLED: list[float] = []  # when this process got SIGTERM: the machine shuts down
@@ -54,16 +54,11 @@ PASS, AGAIN = 10, 1  # seconds between two passes over the results; after one wi
 LOG, LOOK = 2, 1  # seconds between two pieces of the log, and two looks at the metadata
 STATE = 20  # seconds after which the state is written again, so that readers see how old it is
 # Other places where commands may leave files, and folders to skip there.
-ELSEWHERE = ("/root", "/home", "/workspace", "/data", "/mnt", "/opt", "/srv")
-NO_WORK = {".git", "__pycache__", ".venv", ".cache", ".local", ".ssh"}
+ELSEWHERE = ("/root", "/home", "/workspace", "/data", "/mnt", "/opt", "/srv", "/tmp")
+SMALL = 1_000_000  # bytes of a folder in /tmp that nobody misses
+NO_WORK = {".git", "__pycache__", ".venv", ".cache", ".local", ".ssh", "site-packages", "pkgs"}
 SEARCH = 5  # seconds spent searching each of them
 PIECE = 64 << 20  # bytes of a log that are sent at once
-# Lines that say what failed: of tracebacks, compilers, shells and the kernel.
-TRACE = re.compile(
-    r"(\w[\w.]*(Error|Exception|Interrupt|Exit)\b|(error|fatal|panic)\b|"
-    r".*(: (fatal )?error|No such file|not found|Permission denied|Segmentation fault|Killed|Aborted))",
-    re.IGNORECASE,
-)
 
 
 @dataclass
@@ -140,7 +135,6 @@ class Run:
     pass_seconds: float = 0  # duration of the last pass over the results, or 3 x its CPU if more
     has_ended: bool = False  # the command
     is_taken: bool = False  # the job, by another machine
-    kills_before: int = 0  # of the kernel, for want of memory, before the command
 
     @property
     def cwd(self) -> Path:
@@ -329,7 +323,8 @@ def ending_of(run: Run, mirror: Mirror) -> Ending:
     if run.has_begun:
         run.command.kill_leftovers()
         mirror.take_over(run.job.is_devbox)
-        died = "Berg's worker died under the command; its results were saved"
+        died = "Berg's worker died while the command ran; the results were saved"
+        died = ": ".join(filter(None, [died, out_of_memory()]))
         if not run.job.is_devbox:
             return noted_ending(run) or Ending("FAILED", died)
     try:
@@ -394,7 +389,7 @@ def run_command(run: Run, mirror: Mirror) -> Ending:
         "USER": "root",
         "LOGNAME": "root",
         **machines.variables(run),
-        **install.variables(code.ROOT / "code" / job.repo),
+        **install.variables(run.cwd),
         **job.env,
     }
     machines.write_mpi(run)
@@ -406,7 +401,7 @@ def run_command(run: Run, mirror: Mirror) -> Ending:
             stack.enter_context(feature.around(run))
         run.look()
         BEGAN.write_text(run.title)
-        run.kills_before = memory_kills()
+        KILLS.write_text(str(memory_kills()))
         run.write_state(RUNNING)
         machines.tell(run, "running")
         run.say("Ready for berg ssh" if waits else f"Running: {job.cmd}")
@@ -441,18 +436,20 @@ def memory_kills() -> int:
     return int(rows.get("oom_kill", 0))
 
 
+def out_of_memory() -> str:
+    """What to say if the kernel has killed a process for want of memory since the command began."""
+    if not KILLS.exists() or memory_kills() <= int(KILLS.read_text()):
+        return ""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
+    return f"the kernel ended a process, as the machine's {memory:.0f} GB of memory were used up"
+
+
 def reason_of(run: Run, exit_code: int) -> str:
-    """What failed: the last line of a traceback or of an error in the log, and the exit code."""
-    if memory_kills() > run.kills_before:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
-        return f"exit code {exit_code}: the machine's {memory} GB of memory were not enough"
-    size = run.log.stat().st_size
+    """The exit code, and what failed in the command's own words."""
     with run.log.open("rb") as file:
-        file.seek(max(0, size - 20_000))
-        lines = file.read().decode(errors="replace").splitlines()
-    said = [line.strip() for line in lines[-40:] if line.strip() and not line.startswith("[berg]")]
-    last = next((line for line in reversed(said) if TRACE.match(line)), "")
-    return f"exit code {exit_code}" + (f": {last[:300]}" if last else "")
+        file.seek(max(0, run.log.stat().st_size - 20_000))
+        said = reasons.of_command(file.read().decode(errors="replace"))
+    return ": ".join(filter(None, [f"exit code {exit_code}", out_of_memory() or said]))
 
 
 def make_pass(run: Run, mirror: Mirror) -> None:
@@ -488,9 +485,9 @@ def look(run: Run) -> Ending | None:
     """Why the job is to end: a user, Google, the time, another machine or a feature says so."""
     if run.is_taken:
         return Ending("KILLED", "another machine goes on with it", is_firm=True)
-    reasons: list[Callable[[Run], Ending | None]] = [killed_or_taken, out_of_time, machines.look]
-    for reason in (*reasons, *(feature.look for feature in run.features)):
-        if ending := reason(run):
+    looks: list[Callable[[Run], Ending | None]] = [killed_or_taken, out_of_time, machines.look]
+    for each in (*looks, *(feature.look for feature in run.features)):
+        if ending := each(run):
             return ending
     return None
 
@@ -523,6 +520,8 @@ def out_of_time(run: Run) -> Ending | None:
     if run.seconds > reserve + min(GRACE, run.job.max_seconds / 10):
         return None
     reason = "it reached its time limit (--max-hours)"
+    if run.state.state in (STARTING, INSTALLING):
+        reason += f" while it was {run.state.state}"
     state = STOPPED if run.job.is_devbox else "FAILED"
     return Ending(state, reason, seconds=reserve, is_firm=True)
 
@@ -543,10 +542,9 @@ def finish(run: Run, mirror: Mirror, ending: Ending) -> Ending:
         reason = f"results are not in the bucket: {missing['']}"
         ending = replace(ending, state="FAILED", reason=reason)
     if run.seconds > SAVING and not ending.is_loss and not SIGNALLED:
-        for folder, (count, size) in written_elsewhere(run)[:10]:
-            run.say(
-                f"Not saved, as it is outside of the results: {folder}: {count} files, {size:,} bytes"
-            )
+        for folder, about in written_elsewhere(run, ELSEWHERE)[:10]:
+            run.say(f"Not saved, as it is outside of the results: {folder}: {about}")
+            run.state.missing[f"{folder}/"] = f"outside of the results, {about}"
     ending = machines.join(run, ending)
     if run.leads:
         machines.delete_lost(run)
@@ -563,14 +561,17 @@ def save_commits(run: Run) -> None:
     if run.has_begun and (repo / ".git").exists():
         with contextlib.suppress(BergError):
             sent, target = str(run.job.code["commit"]), RESULTS / run.job.results / name
-            if number := code.save_commits(repo, sent, target):
-                run.say(f"{number} new commits are in {name}. To have them: git fetch {name}")
+            if saved := code.save_commits(repo, sent, target):
+                run.say(f"{saved} are saved in {name}. After berg fetch: git fetch {name} '*:*'")
 
 
-def written_elsewhere(run: Run) -> list[tuple[str, tuple[int, int]]]:
-    """Folders with files that the command wrote and the bucket has not; how many, and their bytes.
+def written_elsewhere(
+    run: Run, places: Sequence[str], seconds: float = SEARCH
+) -> list[tuple[str, str]]:
+    """Folders with files that the command wrote and the bucket has not, and how much that is.
 
-    They go with the machine, and the next attempt does not find them. The largest folders come first.
+    They go with the machine, and the next attempt does not find them. The largest folders come
+    first. The checkout and each of `places` are searched for some seconds.
     """
     found: dict[str, tuple[int, int]] = {}
     if not run.has_begun:
@@ -579,8 +580,8 @@ def written_elsewhere(run: Run) -> list[tuple[str, tuple[int, int]]]:
     repo = code.ROOT / "code" / run.job.repo
     # Saved, searched as a place of its own, or there already.
     skipped = {str(HOME), str(RESULTS), str(repo), run.variables.get("BERG_SCRATCH_DIR", "")}
-    for top in [repo, *map(Path, ELSEWHERE)]:
-        end = time.monotonic() + SEARCH
+    for top in [repo, *map(Path, places)]:
+        end = time.monotonic() + seconds
         for folder, names, files in os.walk(top):
             names[:] = [n for n in names if n not in NO_WORK and f"{folder}/{n}" not in skipped]
             group = str(Path(top, *Path(folder).relative_to(top).parts[:1]))
@@ -592,7 +593,11 @@ def written_elsewhere(run: Run) -> list[tuple[str, tuple[int, int]]]:
                         found[group] = count + 1, size + about.st_size
             if time.monotonic() > end:
                 break
-    return sorted(found.items(), key=lambda item: -item[1][1])
+    return [
+        (folder, f"{count} files, {size / 1e6:.1f} MB")
+        for folder, (count, size) in sorted(found.items(), key=lambda item: -item[1][1])
+        if size > SMALL or not folder.startswith("/tmp")
+    ]
 
 
 def conclude(run: Run, ending: Ending) -> None:

@@ -52,7 +52,7 @@ class Cloud:
         ran = subprocess.run(
             [sys.executable, "-c", "from berg.cli import main; main()", *words],
             cwd=cwd or self.home, env={**os.environ, **own, **env}, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, timeout=120,
+            capture_output=True, text=True, timeout=300,
         )  # fmt: skip
         assert "Traceback" not in ran.stderr, ran.stderr
         return Done(ran.returncode, ran.stdout, ran.stderr)

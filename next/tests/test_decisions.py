@@ -7,7 +7,6 @@ import pytest
 from berg import BergError, rows
 from berg import job as jobs
 from berg.fetch import Fetch, LeftOut
-from berg.install import reason
 from berg.job import Job, State
 from berg.results import FINAL, PARTLY, Row, common, union
 
@@ -173,20 +172,3 @@ def test_no_link_leads_out_of_the_results(tmp_path, link):
     with pytest.raises(LeftOut):
         Fetch(None, "berg_results/", "j", tmp_path).link("link", tmp_path / "link", Row(link=link))
     assert not (tmp_path / "link").is_symlink()
-
-
-# --- reasons
-
-
-@pytest.mark.parametrize(
-    ("output", "says"),
-    [
-        ("Resolved 3\n  × No solution found when resolving\n╰─▶ Because x", "No solution found"),
-        ("Collecting\nERROR: No matching distribution found for x\nWARNING: pip", "No matching"),
-        ("Traceback\n  File\nModuleNotFoundError: No module named 'torch'\nmore\n", "No module"),
-        ("one\nlast line\n\n", "last line"),
-        ("", ""),
-    ],
-)
-def test_the_reason_of_a_failed_installation_is_its_own_error(output, says):
-    assert says in reason(output)

@@ -6,12 +6,19 @@ from pathlib import Path
 import pytest
 from conftest import Cloud, Done, commit
 
+from berg.install import choose
+
 LOCK = 'version = 1\n[[package]]\nname = "core"\nsource = { editable = "libs/core" }\n'
 GIT = ["git", "-c", "protocol.file.allow=always"]
 
 
 def plan(cloud: Cloud, project: Path, *words: str) -> Done:
     return cloud.run("run", "-g", "0", "--dry-run", *(words or ("python train.py",)), cwd=project)
+
+
+def said(cloud: Cloud, project: Path, *words: str) -> str:
+    done = plan(cloud, project, *words)
+    return done.out + done.err
 
 
 @pytest.fixture
@@ -32,9 +39,9 @@ def test_files_that_are_not_read_are_named_with_their_option(cloud: Cloud, proje
     for name in ["requirements.txt", *names]:
         (project / name).parent.mkdir(exist_ok=True)
         (project / name).touch()
-    said = plan(cloud, project).out
-    assert "Install   requirements.txt" in said
-    assert not [name for name in names if f"{name} (--" not in said], said
+    text = said(cloud, project)
+    assert "Install   requirements.txt" in text
+    assert not [name for name in names if f"{name} (--" not in text], text
     (project / "requirements.txt").unlink()
     done = plan(cloud, project)
     assert done.code == 1 and "conda" in done.err and "--install none" in done.err
@@ -45,13 +52,13 @@ def test_a_package_in_a_submodule_that_is_not_here_is_refused(
     cloud: Cloud, project: Path, submodule: Path
 ) -> None:
     (project / "uv.lock").write_text(LOCK)
-    assert "uv.lock: uv sync" in plan(cloud, project).out
+    assert "uv.lock: uv sync" in said(cloud, project)
     words = ["git", "submodule", "--quiet", "deinit", "-f", "libs/core"]
     subprocess.run(words, cwd=project, check=True)
     done = plan(cloud, project)
     assert done.code == 1 and "git submodule update --init libs/core" in done.err
     (project / "uv.lock").write_text(LOCK.replace("libs/core", "../elsewhere"))
-    assert "outside of the repository" in plan(cloud, project).err
+    assert "outside of the repository" in said(cloud, project)
 
 
 def test_submodules_are_sent_as_they_are_here(cloud: Cloud, project: Path, submodule: Path) -> None:
@@ -75,6 +82,43 @@ def test_submodules_are_sent_as_they_are_here(cloud: Cloud, project: Path, submo
 def test_words_that_are_nowhere_are_named(
     cloud: Cloud, project: Path, command: str, word: str
 ) -> None:
-    said = plan(cloud, project, command).out
-    assert ("Careful" in said) == bool(word), said
-    assert word in said.partition("Careful")[2]
+    text = said(cloud, project, command)
+    assert ("Careful" in text) == bool(word), text
+    assert word in text.partition("Careful")[2]
+
+
+BUILD = "[build-system]\nrequires = ['setuptools']\n"
+PROJECT = "[project]\nname = 'proj'\nversion = '1'\n"
+
+
+@pytest.mark.parametrize(
+    ("cwd", "files", "says"),
+    [
+        (".", {"requirements.txt": "", "setup.py": ""}, ". pip install -r requirements.txt -e ."),
+        (".", {"requirements.txt": "", "pyproject.toml": PROJECT}, ". pip install -r requirements.txt"),
+        (".", {"pyproject.toml": "[tool.ruff]\n"}, ". "),
+        (".", {"pyproject.toml": PROJECT}, ". uv pip install -r pyproject.toml"),
+        (".", {"pyproject.toml": PROJECT, "src/x.py": ""}, ". pip install -e ."),
+        (".", {"pyproject.toml": BUILD + PROJECT}, ". pip install -e ."),
+        (".", {"pyproject.toml": BUILD + "[tool.uv]\npackage = false\n" + PROJECT},
+         ". uv pip install -r pyproject.toml"),
+        (".", {"pyproject.toml": BUILD + PROJECT + "[tool.uv.sources]\n"}, ". uv pip install -e ."),
+        (".", {"poetry.lock": "", "pyproject.toml": BUILD}, ". uv tool run -q poetry install --no-interaction"),
+        ("a/b", {"requirements.txt": "", "a/requirements.txt": ""}, "a pip install -r requirements.txt"),
+        ("a", {"uv.lock": "", "a/pyproject.toml": BUILD}, ". uv sync --locked --no-progress"),
+    ],
+)  # fmt: skip
+def test_what_the_files_say(cwd: str, files: dict[str, str], says: str) -> None:
+    found = choose(cwd, files.get, lambda path: any(f.startswith(f"{path}/"[2:]) for f in files))
+    assert f"{found.folder} {' '.join(found.words)}" == says
+
+
+def test_a_command_has_pip_and_uv_and_the_packages(cloud: Cloud, project: Path) -> None:
+    (project / "requirements.txt").write_text("iniconfig==2.0.0\n")
+    (project / "setup.py").write_text(
+        "from setuptools import setup\nsetup(name='p', py_modules=['train'])\n"
+    )
+    line = "pip list | grep iniconfig; uv --version; uv pip list | grep iniconfig; cd /; python -c 'import train'"
+    done = cloud.run("run", "-g", "0", "-n", "has-pip", "--wait", line, cwd=project)
+    log = cloud.log("has-pip")
+    assert done.code == 0 and log.count("iniconfig") >= 3 and "hello from train" in log, log

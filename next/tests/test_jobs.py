@@ -134,3 +134,81 @@ def test_a_job_goes_on_with_new_code(cloud: Cloud, project: Path) -> None:
     assert done.code == 0 and "attempt 2\n" in cloud.log("mended"), done.err
     done = cloud.run("run", "-g", "0", "--cwd", "nowhere", "true", cwd=project)
     assert done.code == 1 and "--cwd nowhere" in done.err
+
+
+def test_what_is_another_users_is_named_before_it_is_touched(cloud: Cloud, project: Path) -> None:
+    bob = {"BERG_USER": "bob"}
+    for name, cmd in (("bobs-done", "true"), ("bobs-long", "sleep 300")):
+        assert cloud.run(*CPU, "-n", name, cmd, cwd=project, **bob).code == 0
+    assert cloud.run("devbox", "-g", "0", "-n", "bobs-box", cwd=project, **bob).code == 0
+    cloud.run("wait", "bobs-done")
+    for words in (["rm", "bobs-done"], ["kill", "bobs-long"], ["stop", "bobs-box"]):
+        refused, done = cloud.run(*words), cloud.run(*words, "-y", *["--now"] * (words[0] != "rm"))
+        for said in (refused.err, done.err):
+            assert "It is bob's, " in said and " old" in said, (words, said)
+        assert refused.code == 1 and done.code == 0, (words, refused.err, done.err)
+    for words in (["start", "bobs-box"], ["kill", "bobs-box"]):
+        assert "It is bob's" in cloud.run(*words).err
+        assert "It is bob's" in cloud.run(*words, "-y").err
+    assert "matches none of your jobs" in cloud.run("kill", "bobs-*").err
+    assert completed(cloud, "berg log bobs") == ""
+    assert completed(cloud, "berg log bobs", **bob) != ""
+
+
+def completed(cloud: Cloud, words: str, **more: str) -> str:
+    """What a shell offers after these words."""
+    own = {"HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg"), "COMP_WORDS": words}
+    env = {**os.environ, **own, "_BERG_COMPLETE": "bash_complete", "COMP_CWORD": "2", **more}
+    program = [str(Path(sys.executable).with_name("berg"))]
+    return subprocess.run(program, env=env, capture_output=True, text=True).stdout
+
+
+def test_files_and_options_of_other_tools(cloud: Cloud, project: Path) -> None:
+    (project / "env").write_bytes("\ufeffA=1#2\nB='x # y'  # don't\nexport C=3\n".encode())
+    commit(project)
+    words = ["-n", "has-env", "--env-file", "env", "--wait", "echo $A $B $C"]
+    assert cloud.run(*CPU, *words, cwd=project).code == 0
+    assert "\n1#2 x # y 3\n" in cloud.log("has-env")
+    for words, says in [
+        (["--env", "PATH=/x", "true"], "a machine has its own"),
+        (["-p", "8080", "true"], "berg open NAME 8080"),
+        (["--nodes", "2", "true"], "-m 2 --each"),
+        (["python", "train.py", "--lr", "1"], "Put CMD in quotes"),
+        (["python", "train.py"], "Put CMD in quotes"),
+    ]:
+        done = cloud.run(*CPU, *words, cwd=project)
+        assert done.code and says in done.err, (words, done.err)
+
+
+def test_a_fetch_of_nothing_leaves_no_folder(cloud: Cloud, project: Path, tmp_path: Path) -> None:
+    before = {*cloud.home.glob("berg_results/*")}
+    assert cloud.run("fetch", "nosuch").code == 1
+    assert cloud.run("fetch", "nosuch", str(tmp_path / "nosuch")).code == 1
+    assert {*cloud.home.glob("berg_results/*")} == before and not (tmp_path / "nosuch").exists()
+
+
+def test_a_metric_of_a_parameters_name_is_no_second_column(cloud: Cloud, project: Path) -> None:
+    line = """echo '{"lr": 0.5, "loss": 1}' > $BERG_RESULTS_DIR/metrics.jsonl; true {lr}"""
+    words = ["-n", "same", "--grid", "lr=1,[2],'a b'", "--parallel", "1", "--wait", line]
+    assert cloud.run(*CPU, *words, cwd=project).code == 0
+    header, *lines = cloud.run("sweep", "same").out.splitlines()
+    assert header.split() == ["NAME", "STATE", "EXIT", "lr", "loss", "REASON"]
+    assert [line.split(maxsplit=3)[3].split("  ")[0] for line in lines] == ["1", "[2]", "a b"]
+    for text in ("lr=1,", "lr=,1", "lr=[1", "lr='a", "lr=", "=1"):
+        done = cloud.run(*CPU, "--grid", text, "true {lr}", cwd=project)
+        assert done.code == 1 and "--grid" in done.err, text
+
+
+def test_jobs_say_what_they_leave_behind(cloud: Cloud, project: Path) -> None:
+    line = "for p in /root/ray_results/x /workspace/y /tmp/big; do mkdir -p ${p%/*}; head -c 2000000 /dev/zero > $p; done"
+    words = [
+        "-n",
+        "leaves",
+        "--wait",
+        f"{line}; mkdir outputs; echo 1 > outputs/a; echo 1 > /tmp/little",
+    ]
+    assert cloud.run(*CPU, *words, cwd=project).code == 0
+    missing = json.loads(cloud.run("show", "leaves", "--json").out)["missing"]
+    assert {*missing} == {"/root/ray_results/", "/workspace/", "/tmp/", "/root/code/proj/outputs/"}
+    assert "1 files, 2.0 MB" in missing["/root/ray_results/"]
+    assert "/root/ray_results: 1 files, 2.0 MB" in cloud.log("leaves")

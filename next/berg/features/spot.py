@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from berg import BergError, gce, google
 from berg.feature import Feature
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from berg.worker import Ending, Run
 
 ANSWER = 60  # seconds to wait for Google's first answer on whether there is room
+SEARCH = 15  # seconds between two looks for files that a restart would not find
 OWN = ("berg-job", "berg-job-sha256")  # metadata that differ between jobs of one kind
 
 
@@ -36,6 +37,8 @@ class Spot(Feature):
         is_flag=True,
         help="Spot machines: cheaper, and made again with the results when Google takes them.",
     )
+
+    next_look: ClassVar[float] = 0  # time.monotonic()
 
     def change(self, plan: Plan) -> None:
         scheduling = plan.request["scheduling"]
@@ -51,6 +54,21 @@ class Spot(Feature):
         if job.returns:
             for group in groups(config, job):
                 google.delete(config, f"{path(google.last_part(group['region']))}/{job.name}")
+
+    def look(self, run: Run) -> None:
+        """Say of files in the checkout, when they are first seen, that a restart will not find them."""
+        if not run.job.returns or monotonic() < self.next_look:
+            return
+        from berg.worker import written_elsewhere
+
+        began = monotonic()
+        for folder, about in written_elsewhere(run, [], seconds=1):
+            if f"{folder}/" not in run.state.missing:
+                where = run.variables["BERG_RESULTS_DIR"]
+                reason = f"a restart will not find it: write to $BERG_RESULTS_DIR ({where})"
+                run.state.missing[f"{folder}/"] = f"{about}; {reason}"
+                run.say(f"{folder}: {about}: {reason}")
+        Spot.next_look = monotonic() + max(SEARCH, 50 * (monotonic() - began))
 
     def ended(self, run: Run, ending: Ending) -> Ending:
         if ending.is_loss and run.job.returns:

@@ -1,0 +1,91 @@
+"""The line of an output that says what failed, as tables; and where a user reads it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import Cloud, commit
+
+from berg.reasons import of_command, of_installer
+
+TRACE = 'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\n    boo()\n'
+TORCHRUN = (
+    "".join(f"[rank0]: {line}\n" for line in f"{TRACE}KeyError: 'lr'".splitlines())
+    + "E1129 10:00:00 api.py:984] failed (exitcode: 1) local_rank: 0 (pid: 12) of binary: /usr/bin/python\n"
+    + f"{TRACE}torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n====\n"
+    + "train.py FAILED\nFailures:\n  <NO_OTHER_FAILURES>\nRoot Cause (first observed failure):\n[0]:\n"
+    + "  exitcode  : 1 (pid: 12)\n  error_file: <N/A>\n  traceback : To enable traceback see: errors.html\n"
+)
+MPI = (
+    "Primary job  terminated normally, but 1 process returned\n"
+    "a non-zero exit code. Per user-direction, the job has been aborted.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("output", "says"),
+    [
+        (f"{TRACE}KeyError: 'lr'\n", "KeyError: 'lr'"),
+        (f"{TRACE}omegaconf.errors.MissingMandatoryValue: lr\n    full_key: lr\n",
+         "omegaconf.errors.MissingMandatoryValue: lr"),
+        (f"{TRACE}RuntimeError: Error(s) for Net:\n\tMissing key(s): fc\n",
+         "RuntimeError: Error(s) for Net: Missing key(s): fc"),
+        (TORCHRUN, "KeyError: 'lr'"),
+        (f"{TRACE}ValueError: a\n{MPI}", "ValueError: a"),
+        (f"{TRACE}KeyError: 'x'\n\nDuring handling of\n\n{TRACE}hydra.errors.Inst: y\nfull_key: z\n",
+         "hydra.errors.Inst: y"),
+        (f"{TRACE}KeyError: 'a'\nException ignored in: <f>\n{TRACE}AttributeError: b\n", "KeyError: 'a'"),
+        ("bash: line 1: pyhton: command not found\n", "bash: line 1: pyhton: command not found"),
+        ("python: can't open file '/x/trian.py': [Errno 2] No such file or directory\n",
+         "python: can't open file '/x/trian.py': [Errno 2] No such file or directory"),
+        ("usage: t.py [-h]\nt.py: error: unrecognized arguments: --foo\n",
+         "t.py: error: unrecognized arguments: --foo"),
+        ("epoch 1\nthe configuration is wrong\n[berg] Ended 2 processes\n", "the configuration is wrong"),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_the_reason_of_a_failed_command(output: str, says: str) -> None:
+    assert of_command(output) == says
+
+
+@pytest.mark.parametrize(
+    ("output", "says"),
+    [
+        ("Using\n  × No solution found:\n  ╰─▶ Because x was\n      not found.\n\n  hint: y\n",
+         "No solution found: Because x was not found."),
+        ("error: The lockfile needs to be updated.\n\nhint: To update it\n",
+         "The lockfile needs to be updated."),
+        ("  × Failed to build `foo`\n  ├─▶ The backend\n\n      [stderr]\n      Traceback\n"
+         "      ModuleNotFoundError: No module named 'torch'\n\n      hint: z\n",
+         "Failed to build `foo`: ModuleNotFoundError: No module named 'torch'"),
+        ("  error: subprocess-exited-with-error\n\n  × setup.py did not run.\n  │ exit code: 1\n"
+         "      ModuleNotFoundError: No module named 'torch'\nnote: x\nERROR: Failed to build\n",
+         "setup.py did not run: ModuleNotFoundError: No module named 'torch'"),
+        ("ERROR: No matching distribution found for x\nWARNING: pip\n",
+         "No matching distribution found for x"),
+        ("one\nlast line\n\n", "last line"),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_the_reason_of_a_failed_installation_is_its_own_error(output: str, says: str) -> None:
+    assert of_installer(output) == says
+
+
+def test_a_user_reads_the_reason_everywhere(cloud: Cloud, project: Path) -> None:
+    (project / "train.py").write_text("print('begin')\n{}['lr']\n")
+    commit(project)
+    words = ["run", "-g", "0", "-n", "keyerror"]
+    done = cloud.run(*words, "--wait", "python3 train.py", cwd=project)
+    assert done.code == 1 and "FAILED with exit code 1: KeyError: 'lr'" in done.err
+    assert done.err.rstrip().endswith("Its log: berg log keyerror")
+    for words in (["wait"], ["show"]):
+        done = cloud.run(*words, "keyerror")
+        assert "KeyError: 'lr'" in done.out + done.err, words
+    assert "KeyError: 'lr'" in cloud.run("list").out
+    assert json.loads(cloud.run("show", "keyerror", "--json").out)["reason"].endswith("'lr'")
+
+
+def test_a_limit_that_is_met_while_installing_says_so(cloud: Cloud, project: Path) -> None:
+    words = ["-g", "0", "-n", "slow-install", "--max-hours", "0.02", "--install", "sleep 100"]
+    done = cloud.run("run", *words, "--wait", "true", cwd=project)
+    assert done.code == 1 and "(--max-hours) while it was INSTALLING" in done.err, done.err
