@@ -10,9 +10,11 @@ COMMANDS: dict[str, str] = {  # command -> its module
     "gpus": "gpus",
     "image": "image",
     "page": "page",
+    "profile": "profile",
     "reap": "reap",
     "skill": "skill",
     "sweep": "sweep",
+    "tensorboard": "tensorboard",
     "top": "top",
 }
 

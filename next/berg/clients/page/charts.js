@@ -52,9 +52,9 @@ function smooth(values) { // a moving average in which earlier values fade, as T
 }
 
 const isNumber = value => value !== "" && !isNaN(value)
-function isWide(values) { // numbers that span decades, as learning rates do
+function isWide(values) { // numbers that span a decade or more, as learning rates do
   const numbers = values.map(Number)
-  return numbers.length > 1 && Math.min(...numbers) > 0 && Math.max(...numbers) / Math.min(...numbers) >= 100
+  return numbers.length > 1 && Math.min(...numbers) > 0 && Math.max(...numbers) / Math.min(...numbers) >= 10
 }
 
 async function draw(made) {
@@ -76,6 +76,7 @@ async function draw(made) {
       data.push({ ...base, y: smoothing ? smooth(y) : y })
     })
     Object.assign(layout, { hovermode: about.lines.length > MANY ? "closest" : "x unified", hoverdistance: -1, showlegend: about.lines.length > 1 && about.lines.length <= MANY, legend: { orientation: "h", y: -0.2, yanchor: "top", font: { size: 11 } } })
+    if (layout.showlegend) layout.height += 9 * about.lines.length // its rows
     layout.xaxis.title = { text: "step", standoff: 4, font: { size: 11, color: color("weak") } }
   } else {
     const across = about.points.map(point => point[0]), areNumbers = across.every(isNumber)

@@ -182,8 +182,8 @@ async function showJob(mine, name) {
   const isOver = FINAL.includes(job.state), code = job.metadata.code
   document.title = `${name} · berg`
   const cost = dollars(job.usd) + (isOver ? "" : ` so far, ${dollars(job.usd_per_hour)} an hour`)
-  const facts = [job.note, ran(job) && `ran ${ran(job)}`, cost, [job.metadata.machine_type, machines(job), job.zone].filter(Boolean).join(" in ")]
-  section("top", [job.state, job.reason, job.ending, job.command, job.params, job.usd, job.note, machines(job)], () => [
+  const facts = [job.note, ran(job) && `ran ${ran(job)}`, cost, [job.metadata.machine_type, job.zone].filter(Boolean).join(" in ")]
+  section("top", [job.state, job.reason, job.ending, job.command, job.params, job.usd, job.note, job.instances], () => [
     el("h1", {}, name, " ", isOver && !job.instances.length || !site.live ? "" : endButton(job)),
     command(job.command || "a devbox"),
     Object.keys(job.params).length ? el("p", {}, Object.entries(job.params).map(([key, value]) => `${key}=${value}`).join("  ")) : "",
@@ -202,7 +202,7 @@ async function showJob(mine, name) {
       "Repository": job.metadata.repo, "Commit": code.head, "As it ran": code.commit !== code.head ? code.commit : "",
       "Changed files": (code.changed || []).join("\n"), "Folder": job.metadata.cwd, "Install": job.metadata.install,
       "Environment": Object.entries(job.metadata.env).map(([key, value]) => `${key}=${value}`).join("\n"),
-      "Machines": `${job.metadata.machines} x ${job.metadata.machine_type}`, "GPUs": job.gpus, "Image": job.metadata.image,
+      "Machines": `${job.metadata.machines} x ${job.metadata.machine_type}: ${machines(job)}`, "GPUs": job.gpus, "Image": job.metadata.image,
     })),
     folded("history", "History", details({
       ...Object.fromEntries(Object.entries(job.times).map(([state, time]) => [state, time.replace("T", " ").replace("Z", " UTC")])),
@@ -366,13 +366,15 @@ async function showCompared(mine, names) {
   const jobs = await Promise.all(all.slice(0, COMPARED).map(getJob))
   if (mine !== turn) return true
   document.title = "Compared · berg"
-  if (!document.querySelector("h1")) main.append(el("h1", {}, `${jobs.length} jobs compared`), all.length > jobs.length ? note(`${all.length - jobs.length} more do not fit here`) : "")
+  if (!document.querySelector("h1")) main.append(el("h1", {}, `${jobs.length} jobs compared`), all.length > jobs.length ? note(`${all.length - jobs.length} more do not fit here`) : "", tools())
   const series = [...new Set(jobs.flatMap(job => Object.keys(job.series)))].sort()
   section("rows", jobs.map(job => [job.name, job.state, job.metrics, job.params]), () => comparison(jobs))
   section("metrics", jobs.map(job => job.series), () => {
     const lines = name => jobs.filter(job => name in job.series).map(job => ({ name: job.name, points: job.series[name] }))
     const instead = () => weak(series.length ? "The last values are in the table above." : "None of them has metrics")
-    return [el("h2", {}, "Metrics"), jobs.filter(job => job.damaged).map(job => note(job.damaged)), charts(series.map(name => ({ kind: "lines", title: name, lines: lines(name) })), instead)]
+    const damaged = jobs.filter(job => job.damaged).map(job => job.name)
+    const told = damaged.length ? note(`Lines of metrics.jsonl that cannot be read were left out: of ${damaged.join(", ")}`) : ""
+    return [el("h2", {}, "Metrics"), told, charts(series.map(name => ({ kind: "lines", title: name, lines: lines(name) })), instead)]
   })
   if (jobs.length === 2) section("more", names, () => [el("h2", {}, "In a terminal"), command(`berg diff ${jobs[0].name} ${jobs[1].name}`)])
   counted()
