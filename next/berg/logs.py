@@ -25,30 +25,34 @@ SEQUENCE = re.compile(  # what steers a terminal: cursors; titles and links; oth
 def pieces(
     bucket: Bucket, name: str, read: dict[str, int], machine: str = ""
 ) -> Iterator[tuple[str, bytes]]:
-    """What the logs of a job have beyond what was read of each, the oldest log first."""
+    """Logs of a job, and what each has beyond what was read of it; the oldest first."""
     listed = [log for log in bucket.list(log_prefix(name)) if log.name.endswith(".log")]
     for log in sorted(listed, key=lambda log: log.name.rsplit(".", 2)[-2:]):
-        writer, start = log.name.removeprefix(log_prefix(name)).split(".")[0], read.get(log.name, 0)
-        if log.size > start and machine in ("", writer):
+        start = read.get(log.name, 0)
+        if log.size > start and machine in ("", writer_of(log.name)):
             content = bucket.find(log.name, start) or b""
             read[log.name] = start + len(content)
-            yield writer, content
+            yield log.name, content
+
+
+def writer_of(log: str) -> str:
+    """The machine that wrote a log."""
+    return log.rpartition("/")[2].split(".")[0]
 
 
 def lines(
     bucket: Bucket, name: str, read: dict[str, int], is_whole: bool, machine: str = ""
 ) -> Iterator[str]:
     """Complete lines, with the machine in front of them where there are several."""
-    for writer, content in pieces(bucket, name, read, machine):
+    for log, content in pieces(bucket, name, read, machine):
         found = content.decode(errors="replace").split("\n")
         rest = found.pop()
         if rest and is_whole:
             found.append(rest)
         elif rest:
-            log = next(key for key in read if f"/{writer}." in key and read[key])
             read[log] -= len(content) - content.rfind(b"\n") - 1
-        is_one_of_many = len({key.rpartition("/")[2].split(".")[0] for key in read}) > 1
-        yield from (f"{writer}: {line}" if is_one_of_many else line for line in found)
+        is_one_of_many = len({*map(writer_of, read)}) > 1
+        yield from (f"{writer_of(log)}: {line}" if is_one_of_many else line for line in found)
 
 
 def last_lines(bucket: Bucket, name: str, count: int) -> list[str]:

@@ -12,6 +12,8 @@ from berg.bucket import Bucket
 from berg.job import results_prefix
 
 MOST = 64 << 20  # bytes that are read; of a longer file the last ones
+STEPS = ("step", "global_step", "iteration", "iter", "epoch")  # say where a line is, the best first
+TIMES = ("time", "timestamp", "wall_time")
 
 
 @dataclass
@@ -23,6 +25,20 @@ class Metrics:
     def last(self) -> dict[str, Any]:
         """The last value of each metric."""
         return {key: value for line in self.lines for key, value in line.items()}
+
+    def series(self) -> dict[str, list[tuple[float, float, float]]]:
+        """Step, value and time of each metric's numbers. The number of a line is its step, where no key
+        says that; the time is in seconds since 1970, 0 for unknown.
+        """
+        found: dict[str, list[tuple[float, float, float]]] = {}
+        for count, line in enumerate(self.lines):
+            numbers = {key: float(value) for key, value in line.items() if is_number(value)}
+            at = next((key for key in STEPS if key in numbers), "")
+            when = next((numbers[key] for key in TIMES if key in numbers), 0.0)
+            for key in numbers.keys() - {at, *STEPS[:-1], *TIMES}:
+                point = numbers.get(at, float(count)), numbers[key], when
+                found.setdefault(key, []).append(point)
+        return {key: found[key] for key in sorted(found)}
 
     def note(self, job: str) -> str:
         """What a reader is to be told; "" if every line could be read."""
@@ -58,6 +74,11 @@ def of_results(bucket: Bucket, results: str) -> Metrics:
         return parse(content.partition(b"\n")[2])
     except FileNotFoundError:
         return Metrics()
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a finite number of JSON that a float can hold."""
+    return type(value) in (int, float) and abs(value) < 1e300
 
 
 def finite(values: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,35 @@
+"""Real profiles of a program that runs, and sentences for what cannot be profiled."""
+
+import json
+from pathlib import Path
+
+from conftest import Cloud, commit
+
+SPIN = """
+def busy():
+    while True:
+        sum(range(1000))
+busy()
+"""
+
+
+def test_python_is_profiled_from_outside_and_runs_on(cloud: Cloud, project: Path) -> None:
+    (project / "spin.py").write_text(SPIN)
+    commit(project)
+    assert cloud.run("run", "-g", "0", "-n", "spins", "python3 spin.py", cwd=project).code == 0
+    early = cloud.run("profile", "spins")
+    assert early.code == 1 and "Only a command that runs can be profiled" in early.err
+    for _ in range(60):
+        if json.loads(cloud.run("show", "spins", "--json").out)["state"] == "RUNNING":
+            break
+    done = cloud.run("profile", "spins", "-s", "1")
+    assert done.code == 0, done.err
+    assert "busy (spin.py:4)" in done.err and "speedscope.app" in done.err
+    file = Path(done.out.strip())
+    assert file.parts[-5:-2] == ("berg_results", "spins", "profiles")
+    assert "busy" in [frame["name"] for frame in json.loads(file.read_text())["shared"]["frames"]]
+    stacks = cloud.run("profile", "spins", "--stacks")
+    assert stacks.code == 0 and "busy (spin.py:" in stacks.out
+    assert cloud.run("kill", "spins").code == 0
+    assert len(cloud.names("berg_results/spins/profiles/")) == 2
+    assert cloud.run("profile", "spins").code == 1
