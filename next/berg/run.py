@@ -24,7 +24,7 @@ from typing import Any
 
 import click
 
-from berg import BergError, code, features, gce, install, prices, ssh, terminal
+from berg import BergError, code, features, gce, install, place, prices, ssh, terminal
 from berg import job as jobs
 from berg import rows as rows_
 from berg.bucket import Bucket, Changed
@@ -168,16 +168,16 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
         image = pool.submit(gce.find_image, config, spec.image or config.default_image)
         exists = pool.submit(bucket.client.exists)
         name_taken = pool.submit(bucket.get, jobs.state_path(spec.name)) if spec.name else None
-        place = pool.submit(gce.name_is_taken, config, spec.name) if spec.name else None
+        holder = pool.submit(gce.name_is_taken, config, spec.name) if spec.name else None
         snapshot = code.take(folder, spec.commit)
         shape, zones = chosen.result()
         if not exists.result():
             raise BergError(f"the bucket {config.bucket} does not exist. Create it: berg init")
         if name_taken and name_taken.result():
             raise BergError(f"there is a job {spec.name!r} already. Choose another name: -n NAME")
-        if place and place.result():
+        if holder and holder.result():
             raise BergError(
-                f"there is a machine {spec.name!r} in {place.result()} already. "
+                f"there is a machine {spec.name!r} in {holder.result()} already. "
                 "Choose another name: -n NAME"
             )
     threading.Thread(target=load_client, daemon=True).start()
@@ -358,7 +358,7 @@ def end(config: Config, job: Job, used: list[Feature]) -> None:
     """Delete what a job's features left, and its machines."""
     for feature in used:
         feature.forget(config, job)
-    gce.delete(config, job.name, job.sha256)
+    place.delete(config, job.name, job.sha256)
 
 
 # --- the commands
@@ -411,7 +411,7 @@ def resume_plan(config: Config, name: str, again: list[Feature]) -> Plan:
         )
     with terminal.waiting(f"Waiting until the last machine of {job.name} is gone"):
         end = time.monotonic() + LEAVING
-        while gce.machines(config, job.name) or gce.has_group(config, job.name):
+        while place.machines(config, job.name) or place.is_coming(config, job.name):
             if time.monotonic() > end:
                 raise BergError(f"{job.name} still has a machine. End it: berg kill {job.name}")
             time.sleep(1)

@@ -28,6 +28,7 @@ ALL = {  # class -> its module
     "Budget": "budget",
     "Price": "cost",  # and what became of it
 }
+PLACES: tuple[str, ...] = ()  # modules that have machines elsewhere: berg/place.py
 COMMANDS: dict[str, str] = {  # command -> its module
     "data": "data",
 }
