@@ -224,11 +224,10 @@ def body(config: Config, job: Job, shape: Shape, disk_gb: int) -> dict[str, Any]
     """The request for a machine, with bare names of types; `in_zone` completes it."""
     labels = {"berg": "1", "berg-bucket": bucket_label(config), "berg-job": job.name}
     labels |= {"berg-user": job.user, "berg-kind": DEVBOX if job.is_devbox else "job"}
-    is_new = shape.machine_type.startswith(HYPERDISK)
     disk = {
         "sourceImage": job.image,
         "diskSizeGb": str(disk_gb),
-        "diskType": "hyperdisk-balanced" if is_new else "pd-balanced",
+        "diskType": disk_type(shape),
         "labels": labels,
     }
     interface: dict[str, Any] = {"network": f"global/networks/{config.network}"}
@@ -255,6 +254,11 @@ def body(config: Config, job: Job, shape: Shape, disk_gb: int) -> dict[str, Any]
         kind = {"acceleratorType": GPUS[shape.gpu_type][0], "acceleratorCount": shape.gpus}
         made["guestAccelerators"] = [kind]
     return made
+
+
+def disk_type(shape: Shape) -> str:
+    is_new = shape.machine_type.startswith(HYPERDISK)
+    return "hyperdisk-balanced" if is_new else "pd-balanced"
 
 
 def metadata(config: Config, job: Job, key: str) -> dict[str, str]:
@@ -380,6 +384,8 @@ def machines(config: Config, job: str = "", zone: str = "", sha256: str = "") ->
     """The machines of a job, or of all jobs of the bucket, by name; with `sha256` only those that
     were made for this very job, not another one's of the same name.
     """
+    if "/" in zone:  # it is in another place
+        return []
     named = f' AND (labels.berg-job="{job}")' if job else ""
     query = {
         "filter": f'(labels.berg="1") AND (labels.berg-bucket="{bucket_label(config)}"){named}',

@@ -48,8 +48,11 @@ def judged(config: Config, state: State, machines: list[Machine]) -> State:
     """A state as it is in truth: a devbox whose machines are off is STOPPED, a job without a machine for
     long, for which none will come, is LOST.
     """
-    if state.is_final or any(machine.is_on for machine in machines):
+    if state.is_final:
         return state
+    if any(machine.is_on for machine in machines):
+        note = next((machine.note for machine in machines if machine.note), "")
+        return replace(state, reason=note or state.reason)
     if machines and state.is_devbox:
         return replace(state, state=STOPPED, times={**state.times, STOPPED: state.changed_at})
     if records.age(state.changed_at) < records.SILENT:

@@ -17,6 +17,8 @@ from berg import features
 
 if TYPE_CHECKING:
     from berg.config import Config
+    from berg.feature import Feature
+    from berg.gce import Shape
 
 DEVBOX = "devbox"  # label berg-kind of one
 
@@ -36,6 +38,7 @@ class Machine(ABC):
     machine_type: str = ""
     user: str = ""
     labels: dict[str, str] = field(default_factory=dict)
+    note: str = ""  # what it waits for
 
     @property
     def is_devbox(self) -> bool:
@@ -54,6 +57,10 @@ class Machine(ABC):
     @abstractmethod
     def host_keys(self, config: Config) -> list[str]:
         """Its public ssh host keys, as only it can have written them; empty while it boots."""
+
+    def tunnel(self, config: Config) -> list[str]:
+        """The program that connects ssh with it, where that is the only way."""
+        return []
 
     @abstractmethod
     def delete(self, config: Config) -> None:
@@ -88,6 +95,14 @@ def machines(config: Config, job: str = "", zone: str = "", sha256: str = "") ->
     with ThreadPoolExecutor(4) as pool:
         found = pool.map(lambda place: place.machines(config, job, zone, sha256), places())
         return [machine for each in found for machine in each]
+
+
+def choose(config: Config, used: list[Feature], *wanted: Any) -> tuple[Shape, list[str]]:
+    """The type of a machine and where it can be, as a feature or Compute Engine knows: see gce.choose."""
+    from berg import gce
+
+    chosen = (feature.choose(config, *wanted) for feature in used)
+    return next(filter(None, chosen), None) or gce.choose(config, *wanted)
 
 
 def is_coming(config: Config, job: str) -> bool:

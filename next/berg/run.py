@@ -120,6 +120,7 @@ class Plan:
     rows: dict[str, str]  # what is printed
     questions: list[str] = field(default_factory=list)  # to answer before anything is sent
     create: Create = gce.create
+    preview: Callable[[], dict[str, Any]] | None = None  # what `create` sends, if not the request
     ended: State | None = None  # of a job that is resumed: how its last attempt ended
     generation: int = 0  # of that state
 
@@ -163,8 +164,8 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
     several = min(len(values), spec.parallel or rows_.PARALLEL) if is_sweep else spec.machines
     bucket = Bucket(config)
     with terminal.waiting("Reading the code, and asking Google"), ThreadPoolExecutor(5) as pool:
-        ask = (config, spec.gpus, spec.gpu_type, spec.cpus, spec.machine_type, spec.zones)
-        chosen = pool.submit(gce.choose, *ask)
+        ask = (config, used, spec.gpus, spec.gpu_type, spec.cpus, spec.machine_type, spec.zones)
+        chosen = pool.submit(place.choose, *ask)
         image = pool.submit(gce.find_image, config, spec.image or config.default_image)
         exists = pool.submit(bucket.client.exists)
         name_taken = pool.submit(bucket.get, jobs.state_path(spec.name)) if spec.name else None
@@ -369,7 +370,9 @@ def go(config: Config, plan: Plan, then: Then) -> None:
     terminal.show_fields(plan.rows, err=then.as_json or not then.dry_run)
     if then.dry_run:
         if then.as_json:
-            terminal.show_json({**plan.record(), "request": plan.request})
+            terminal.show_json(
+                {**plan.record(), "request": plan.preview() if plan.preview else plan.request}
+            )
         return
     for question in plan.questions:
         if not terminal.confirm(f"{question}. Continue?", then.yes, "-y"):
@@ -417,7 +420,9 @@ def resume_plan(config: Config, name: str, again: list[Feature]) -> Plan:
             time.sleep(1)
     _, generation = jobs.read_state(bucket, state.name)
     gpus = job.gpu_type or "l4"
-    shape, zones = gce.choose(config, job.gpus, gpus, None, job.machine_type, [])
+    given_again = {type(each): each for each in again}
+    used = [given_again.get(type(each), each) for each in features.of(job)]
+    shape, zones = place.choose(config, used, job.gpus, gpus, None, job.machine_type, [])
     request = gce.body(config, job, shape, int(job.options.get("disk_gb", 200)))
     rows = {
         "Job": f"{job.name}, attempt {state.attempt + 1}",
@@ -425,8 +430,6 @@ def resume_plan(config: Config, name: str, again: list[Feature]) -> Plan:
         "Machine": str(shape),
         "Results": f"gs://{config.bucket}/{jobs.results_prefix(job.results)}",
     }
-    given_again = {type(each): each for each in again}
-    used = [given_again.get(type(each), each) for each in features.of(job)]
     plan = Plan(config, job, None, request, zones, used, rows, ended=state, generation=generation)
     add_due(plan)
     for feature in plan.features:

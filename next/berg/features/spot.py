@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from berg import BergError, gce, google
 from berg.feature import Feature
 from berg.google import GoogleError
+from berg.job import SUBMITTED
 from berg.options import option
 
 if TYPE_CHECKING:
@@ -53,9 +54,9 @@ class Spot(Feature):
                 google.delete(config, f"{path(google.last_part(group['region']))}/{job.name}")
 
     def ended(self, run: Run, ending: Ending) -> Ending:
-        if ending.is_loss and run.job.returns:
+        if ending.is_loss and run.job.returns and ending.state != SUBMITTED:
             reason = f"{ending.reason}; waiting for another machine"
-            return replace(ending, state="SUBMITTED", reason=reason, exit_code=None)
+            return replace(ending, state=SUBMITTED, reason=reason, exit_code=None)
         return ending
 
 
