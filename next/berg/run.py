@@ -225,15 +225,13 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
         rows["Note"] = f"no --grid gives {{{named[0]}}} a value: the command has it as it is"
     request = gce.body(config, job, shape, spec.disk_gb)
     plan = Plan(config, job, snapshot, request, zones, used, rows, code.warnings(snapshot))
-    add_due(plan)
-    for feature in plan.features:
-        feature.change(plan)
+    change(plan)
     plan.rows |= install.foresee(plan)
     return plan
 
 
-def add_due(plan: Plan) -> None:
-    """Add the features that no option names."""
+def change(plan: Plan) -> None:
+    """Add the features that no option names, and let all change the plan; one may take out others."""
     for kind in features.kinds():
         if not any(isinstance(each, kind) for each in plan.features) and kind().is_due(plan):
             plan.features.append(kind())
@@ -241,6 +239,9 @@ def add_due(plan: Plan) -> None:
                 plan.job.features[kind.__name__] = record
     order = [*features.ALL]
     plan.features.sort(key=lambda each: order.index(type(each).__name__))
+    for feature in [*plan.features]:
+        if feature in plan.features:
+            feature.change(plan)
 
 
 def variables(file: str, texts: list[str]) -> dict[str, str]:
@@ -431,9 +432,7 @@ def resume_plan(config: Config, name: str, again: list[Feature]) -> Plan:
         "Results": f"gs://{config.bucket}/{jobs.results_prefix(job.results)}",
     }
     plan = Plan(config, job, None, request, zones, used, rows, ended=state, generation=generation)
-    add_due(plan)
-    for feature in plan.features:
-        feature.change(plan)
+    change(plan)
     return plan
 
 

@@ -1,5 +1,6 @@
 """`berg top`: how busy machines are now, by their own /proc and nvidia-smi, through ssh."""
 
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -98,6 +99,8 @@ def ask(config: Config, machine: Machine) -> tuple[Sample, str]:
         return {}, "it boots"
     with tempfile.NamedTemporaryFile(prefix="berg-known-") as known:
         words = ssh.words(machine, keys, Path(known.name))
+        if through := machine.tunnel(config):
+            words[1:1] = ["-o", f"ProxyCommand={shlex.join(through)}"]
         try:
             done = subprocess.run(
                 [*words, ASK], stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT

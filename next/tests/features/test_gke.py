@@ -47,8 +47,8 @@ def log(cloud: Cloud, name: str) -> str:
 
 
 def test_a_job_runs_in_a_pod_with_its_secret(cluster: Cloud, project: Path) -> None:
-    words = ["-n", "pod1", "--secret", "TOKEN", "--wait"]
-    cmd = 'test "$TOKEN" = hunter2-x && python3 train.py >$BERG_RESULTS_DIR/out && exit 7'
+    words = ["-n", "pod1", "--secret", "TOKEN", "--env", "EXPECTED=hunter2", "--wait"]
+    cmd = 'test "$TOKEN" = "$EXPECTED-x" && python3 train.py >$BERG_RESULTS_DIR/out && exit 7'
     done = cluster.run(*RUN, *words, cmd, cwd=project, TOKEN="hunter2-x")
     assert done.code == 7, done.err + log(cluster, "pod1")
     assert cluster.read("berg_results/pod1/out") == b"hello from train\n"

@@ -43,7 +43,8 @@ class Gke(Feature):
     patch: dict[str, Any] = field(default_factory=dict)  # what the file has
 
     def __post_init__(self) -> None:
-        self.place, self.room = "", 0  # the cluster, and how many pods its pool can have
+        self.row: dict[str, Any] = {}  # the cluster
+        self.room = 0  # pods that its pool can have
         self.values: dict[str, str] = {}  # secrets
 
     def choose(
@@ -52,10 +53,9 @@ class Gke(Feature):
     ) -> tuple[Shape, list[str]]:  # fmt: skip
         if not self.cluster:
             raise BergError("--pod-patch is for pods. Name a cluster: --cluster NAME")
-        row = kube.find(config, self.cluster)
-        self.place = kube.place(row)
-        shape, self.room = pods.choose(row, gpus, gpu_type, cpus, machine_type)
-        return shape, [row["location"]]
+        self.row = kube.find(config, self.cluster)
+        shape, self.room = pods.choose(self.row, gpus, gpu_type, cpus, machine_type)
+        return shape, [self.row["location"]]
 
     def change(self, plan: Plan) -> None:
         job = plan.job
@@ -91,6 +91,12 @@ class Gke(Feature):
                     raise BergError(f"{flags} is not for pods. Leave it out, or --cluster")
                 plan.features.remove(each)
                 job.features.pop(name, None)
+        if plan.request["scheduling"].get("provisioningModel") == "SPOT":
+            asked = (job.gpus, job.gpu_type or pods.DEFAULT, job.options.get("cpus"), "")
+            shape, self.room = pods.choose(self.row, *asked, is_spot=True)
+            if not plan.ended:
+                job.machine_type = plan.request["machineType"] = shape.machine_type
+                job.gpu_type = shape.gpu_type
         if not job.rows and job.machines > self.room:
             raise BergError(
                 f"the cluster {self.cluster} has room for {self.room} pods with {job.gpus} GPUs, not "
@@ -107,6 +113,10 @@ class Gke(Feature):
             plan.rows["Patch"] = ", ".join(parts)
         plan.create = self.create
         plan.preview = lambda: self.preview(plan)
+
+    @property
+    def place(self) -> str:
+        return kube.place(self.row)
 
     def image(self, plan: Plan) -> str:
         named = next((each for each in plan.features if isinstance(each, docker.Docker)), None)

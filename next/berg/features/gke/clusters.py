@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -223,50 +222,35 @@ def list_(as_json: bool) -> None:
     return terminal.show_table(["NAME", "LOCATION", "STATUS", "NODES", "BERG'S", "POOLS"], cells)
 
 
-@dataclass
-class Status:
+def status_of(config: Config, row: Row) -> dict[str, Any]:
     """A cluster as it is now."""
-
-    name: str
-    location: str
-    state: str
-    problems: str
-    pools: list[Row]
-    nodes: list[Row]
-    pods: list[Row]
-
-
-def status_of(config: Config, row: Row) -> Status:
-    place = kube.place(row)
-    with ThreadPoolExecutor(2) as pool:
-        machines = pool.submit(pods.machines, config, "", place)
-        try:
-            nodes = kube.items(config, kube.connect(config, row), "/api/v1/nodes")
-        except (GoogleError, BergError) as error:
-            terminal.warn(f"its nodes are not known: {error}")
-            nodes = []
-    problems = [row, *row.get("nodePools", [])]
-    about = [cause for each in problems for cause in each.get("conditions", [])]
-    return Status(
-        row["name"], row["location"], row.get("status", ""),
-        "; ".join(f"{each.get('code', '')}: {each.get('message', '')}" for each in about),
-        [pool_about(each) for each in row.get("nodePools", [])],
-        [node_about(each) for each in nodes],
-        [
+    try:
+        nodes = kube.items(config, kube.connect(config, row), "/api/v1/nodes")
+    except (GoogleError, BergError) as error:
+        terminal.warn(f"its nodes are not known: {error}")
+        nodes = []
+    causes = [each for thing in (row, *row["nodePools"]) for each in thing.get("conditions", [])]
+    return {
+        "name": row["name"],
+        "location": row["location"],
+        "state": row.get("status", ""),
+        "problems": "; ".join(f"{each.get('code')}: {each.get('message')}" for each in causes),
+        "pools": [*map(pool_about, row["nodePools"])],
+        "nodes": [*map(node_about, nodes)],
+        "pods": [
             {"pod": pod.pod, "name": pod.name, "job": pod.job, "status": pod.status,
              "note": pod.note, "user": pod.user}
-            for pod in machines.result()
+            for pod in pods.machines(config, "", kube.place(row))
         ],
-    )  # fmt: skip
+    }  # fmt: skip
 
 
 def pool_about(pool: Row) -> Row:
-    kind, count = kube.gpus_of(pool)
-    name = next((key for key, row in GPUS.items() if row[0] == kind), kind)
+    count = kube.gpus_of(pool)[1]
     return {
         "pool": pool["name"],
         "machine_type": pool["config"].get("machineType", ""),
-        "gpus": f"{count} x {name}" if count else "",
+        "gpus": f"{count} x {pods.name_of(pool)}" if count else "",
         "spot": bool(pool["config"].get("spot")),
         "max_nodes": kube.most_nodes(pool),
         "status": pool.get("status", ""),
@@ -301,9 +285,9 @@ def status(name: str, kubectl: bool, as_json: bool) -> None:
         return terminal.say(f"kubectl's context is now {add_to_kubectl(config, row)}")
     found = status_of(config, row)
     if as_json:
-        return terminal.show_json(asdict(found))
-    terminal.say(f"{found.name} in {found.location} is {found.state} {found.problems}".rstrip())
-    for rows in (found.pools, found.nodes, found.pods):
+        return terminal.show_json(found)
+    terminal.say(f"{name} in {found['location']} is {found['state']} {found['problems']}".rstrip())
+    for rows in (found["pools"], found["nodes"], found["pods"]):
         if rows:
             cells = [[str(cell) for cell in row.values()] for row in rows]
             terminal.show_table([key.upper() for key in rows[0]], cells)

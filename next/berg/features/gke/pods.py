@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from berg.config import Config
     from berg.job import Job
 
-# Exit codes of a pod: its job is over without success; another pod goes on.
-FAILED, CONTINUES = 42, 43
+# Exit codes of a pod: its job is over without success; another pod goes on; no python3 could be run.
+FAILED, CONTINUES, NEVER_BEGAN = 42, 43, (126, 127, 128)
 GRACE = 120  # seconds between SIGTERM and SIGKILL
 SPARE = 600  # seconds that a pod has beyond its job's limit, to boot and to report
 KEPT, SOON = 86400, 60  # seconds for which Kubernetes keeps a finished Job; one with secrets
@@ -243,48 +243,52 @@ def one_line(text: str) -> str:
 
 
 def choose(
-    cluster: Row, gpus: int | None, gpu_type: str, cpus: int | None, machine_type: str
-) -> tuple[Shape, int]:
+    cluster: Row, gpus: int | None, gpu_type: str, cpus: int | None, machine_type: str,
+    is_spot: bool = False,
+) -> tuple[Shape, int]:  # fmt: skip
     """What a pod has, from the pool that has room for the most of them; and how many that are.
 
     The default type may be any: the plan says which.
     """
-    name, pools = (
-        cluster["name"],
-        [row for row in cluster["nodePools"] if row["name"] != kube.SYSTEM],
-    )
-    if machine_type:
-        pools = [row for row in pools if row["config"]["machineType"] == machine_type]
-    has_gpus = any(kube.gpus_of(row)[1] for row in pools)
-    count = int(has_gpus) if gpus is None else gpus
     if gpu_type not in GPUS:
         raise BergError(f"there is no GPU type {gpu_type!r}. Choose one: -t {', '.join(GPUS)}")
-    kinds = {kube.gpus_of(row)[0] for row in pools}
-    wanted = GPUS[gpu_type][0] if gpu_type != DEFAULT or GPUS[DEFAULT][0] in kinds else ""
+    all_pools = [row for row in cluster["nodePools"] if row["name"] != kube.SYSTEM]
+    pools = [row for row in all_pools if not is_spot or row["config"].get("spot")]
+    pools = [row for row in pools if machine_type in ("", row["config"]["machineType"])]
+    kinds = {kube.gpus_of(row)[0] for row in pools} - {""}
+    count = int(bool(kinds)) if gpus is None else gpus
+    kind = GPUS[gpu_type][0]
+    kinds = kinds if gpu_type == DEFAULT and kind not in kinds else {kind}
     fitting = []
     for row in pools:
-        kind, number = kube.gpus_of(row)
+        own, number = kube.gpus_of(row)
         size = re.search(r"-(\d+)g?$", row["config"]["machineType"])
         is_small = bool(cpus and size and cpus >= int(size[1]))  # Kubernetes keeps a part of one
-        if not is_small and (number >= count > 0 and wanted in ("", kind) or not count | number):
+        if not is_small and (number >= count and own in kinds if count else not number):
             fitting.append((kube.most_nodes(row) * (number // count if count else 1000), row))
     if not fitting:
-        have = [describe(row) for row in cluster["nodePools"] if row["name"] != kube.SYSTEM]
-        what = f"{count} x {gpu_type or 'GPUs'}" if count else "pods without GPUs"
+        what = f"{count} x {gpu_type}" if count else "pods without GPUs"
         what += f" with {cpus} vCPUs" if cpus else ""
         what += f" on {machine_type}" if machine_type else ""
         raise BergError(
-            f"no node of the cluster {name} is for {what}; its pools: {', '.join(have) or 'none'}. "
-            f"Add a pool: berg cluster create {name} -t {gpu_type or 'l4'} -g {count}"
+            f"no {'Spot ' * is_spot}node of the cluster {cluster['name']} is for {what}; its pools: "
+            f"{', '.join(map(describe, all_pools)) or 'none'}. Add one: berg cluster create "
+            f"{cluster['name']} -t {gpu_type} -g {count}{' --spot' * is_spot}"
         )
     room, best = max(fitting, key=lambda row: row[0])
-    kind = next((key for key, row in GPUS.items() if row[0] == kube.gpus_of(best)[0]), "")
-    return Shape(best["config"]["machineType"], count, kind if count else ""), room
+    return Shape(best["config"]["machineType"], count, name_of(best) if count else ""), room
+
+
+def name_of(pool: Row) -> str:
+    """Berg's name of the GPUs of a pool."""
+    kind = kube.gpus_of(pool)[0]
+    return next((key for key, row in GPUS.items() if row[0] == kind), kind)
 
 
 def describe(pool: Row) -> str:
-    kind, count = kube.gpus_of(pool)
-    gpus = f" with {count} x {kind}" if count else ""
+    count = kube.gpus_of(pool)[1]
+    gpus = f" with {count} x {name_of(pool)}" if count else ""
+    gpus += ", Spot" if pool["config"].get("spot") else ""
     return f"{kube.most_nodes(pool)} of {pool['config']['machineType']}{gpus}"
 
 
@@ -396,7 +400,7 @@ def manifest(
         "podReplacementPolicy": "Failed",
         "ttlSecondsAfterFinished": SOON if has_secrets else KEPT,
         "podFailurePolicy": {"rules": [
-            {"action": "FailJob", "onExitCodes": exits(FAILED)},
+            {"action": "FailJob", "onExitCodes": exits(FAILED, *NEVER_BEGAN)},
             {**taken, "onExitCodes": exits(CONTINUES)},
             {**taken, "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
         ]},
@@ -418,8 +422,8 @@ def delete_job(config: Config, server: Server, job: Job) -> None:
         kube.wait_until(lambda: not kube.look(config, server, path), GONE, rest)
 
 
-def exits(code: int) -> Row:
-    return {"containerName": "main", "operator": "In", "values": [code]}
+def exits(*codes: int) -> Row:
+    return {"containerName": "main", "operator": "In", "values": [*codes]}
 
 
 # --- patches: Kubernetes' strategic merge of a part of a pod
