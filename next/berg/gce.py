@@ -1,10 +1,10 @@
-"""Machines of Compute Engine: which type and zones, the request, creation, list and deletion."""
+"""Machines of Compute Engine: which type and zones, the request, creation, and those that exist."""
 
+import contextlib
 import json
 import re
 import uuid
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from berg import BergError, google
 from berg.config import SCOPES, Config
 from berg.google import GoogleError, last_part
 from berg.job import Job
+from berg.place import DEVBOX, Machine
 
 # A GPU's name -> Google's accelerator, and the machine types that have it built in ("": attached).
 GPUS = {
@@ -44,7 +45,6 @@ NO_ROOM = {
     "UNSUPPORTED_OPERATION",
     "RESOURCE_NOT_READY",
 }
-DEVBOX = "devbox"  # label berg-kind of one
 NO_QUOTA = ("QUOTA_EXCEEDED", "quotaExceeded")
 QUOTA_PAGE = "https://console.cloud.google.com/iam-admin/quotas"
 BOOT = Path(__file__).with_name("boot.py")
@@ -70,34 +70,57 @@ class Shape:
         return self.machine_type + (f" with {self.gpus_in_words}" if self.gpus else "")
 
 
-@dataclass
-class Machine:
-    """An instance that belongs to a job."""
-
-    name: str
-    zone: str
-    status: str
-    job: str
-    id: str = ""
-    created_at: str = ""
-    address: str = ""  # external
-    inner_address: str = ""
-    machine_type: str = ""
-    user: str = ""
-    labels: dict[str, str] = field(default_factory=dict)
+class Instance(Machine):
+    """A machine of Compute Engine."""
 
     @property
     def path(self) -> str:
         """By its id: another machine may have its name by now."""
         return f"/zones/{self.zone}/instances/{self.id}"
 
-    @property
-    def is_devbox(self) -> bool:
-        return self.labels.get("berg-kind") == DEVBOX
+    def tell(self, config: Config, key: str, value: str) -> None:
+        """Set a value of its metadata, which it reads at once; others stay."""
+        for _ in range(5):
+            found = google.find(config, self.path, fields="metadata")
+            if not found:
+                return None
+            before = found["metadata"]
+            items = [row for row in before.get("items", []) if row["key"] != key]
+            items.append({"key": key, "value": value})
+            changed = {"fingerprint": before["fingerprint"], "items": items}
+            try:
+                return google.do(config, "POST", f"{self.path}/setMetadata", changed)
+            except GoogleError as error:
+                if error.status == 404:
+                    return None
+                if error.status != 412:
+                    raise
+        raise BergError(f"{self.name} keeps being changed by others. Try again")
 
-    @property
-    def is_on(self) -> bool:
-        return self.status not in ("TERMINATED", "SUSPENDED")
+    def host_keys(self, config: Config) -> list[str]:
+        """As it wrote them to its guest attributes, which no other machine can write."""
+        answer = None
+        with contextlib.suppress(GoogleError):
+            answer = google.find(config, f"{self.path}/getGuestAttributes", queryPath="hostkeys/")
+        items = (answer or {}).get("queryValue", {}).get("items", [])
+        return [f"{row['key']} {row['value'].strip()}" for row in items]
+
+    def delete(self, config: Config) -> None:
+        google.delete(config, self.path)
+
+    def stop(self, config: Config) -> None:
+        google.do(config, "POST", f"{self.path}/stop")
+
+    def start(self, config: Config) -> None:
+        try:
+            google.do(config, "POST", f"{self.path}/start")
+        except GoogleError as error:
+            if error.reason not in NO_ROOM:
+                raise
+            raise BergError(
+                f"{self.zone} has no capacity for {self.name} now, and its disk is there. "
+                f"Try again later: berg start {self.job}"
+            ) from None
 
 
 # --- what there is
@@ -207,11 +230,10 @@ def body(config: Config, job: Job, shape: Shape, disk_gb: int) -> dict[str, Any]
     """The request for a machine, with bare names of types; `in_zone` completes it."""
     labels = {"berg": "1", "berg-bucket": bucket_label(config), "berg-job": job.name}
     labels |= {"berg-user": job.user, "berg-kind": DEVBOX if job.is_devbox else "job"}
-    is_new = shape.machine_type.startswith(HYPERDISK)
     disk = {
         "sourceImage": job.image,
         "diskSizeGb": str(disk_gb),
-        "diskType": "hyperdisk-balanced" if is_new else "pd-balanced",
+        "diskType": disk_type(shape),
         "labels": labels,
     }
     interface: dict[str, Any] = {"network": f"global/networks/{config.network}"}
@@ -238,6 +260,11 @@ def body(config: Config, job: Job, shape: Shape, disk_gb: int) -> dict[str, Any]
         kind = {"acceleratorType": GPUS[shape.gpu_type][0], "acceleratorCount": shape.gpus}
         made["guestAccelerators"] = [kind]
     return made
+
+
+def disk_type(shape: Shape) -> str:
+    is_new = shape.machine_type.startswith(HYPERDISK)
+    return "hyperdisk-balanced" if is_new else "pd-balanced"
 
 
 def metadata(config: Config, job: Job, key: str) -> dict[str, str]:
@@ -359,10 +386,12 @@ def reason(error: GoogleError) -> str:
 # --- what is there
 
 
-def machines(config: Config, job: str = "", zone: str = "", sha256: str = "") -> list[Machine]:
+def machines(config: Config, job: str = "", zone: str = "", sha256: str = "") -> list[Instance]:
     """The machines of a job, or of all jobs of the bucket, by name; with `sha256` only those that
     were made for this very job, not another one's of the same name.
     """
+    if "/" in zone:  # it is in another place
+        return []
     named = f' AND (labels.berg-job="{job}")' if job else ""
     query = {
         "filter": f'(labels.berg="1") AND (labels.berg-bucket="{bucket_label(config)}"){named}',
@@ -393,10 +422,10 @@ def name_is_taken(config: Config, name: str) -> str:
     return next((last_part(row["zone"]) for row in rows), "")
 
 
-def has_group(config: Config, name: str) -> bool:
+def is_coming(config: Config, job: str) -> bool:
     """Whether there is a group of this name that makes machines again."""
     columns = "items/*/instanceGroupManagers(name,targetSize),nextPageToken"
-    query = {"filter": f'name="{name}"', "fields": columns}
+    query = {"filter": f'name="{job}"', "fields": columns}
     groups = google.items(config, "/aggregated/instanceGroupManagers", **query)
     return any(group.get("targetSize", 0) for group in groups)
 
@@ -407,11 +436,11 @@ def order(name: str) -> tuple[str, int]:
     return (base, int(number)) if number.isdigit() else (name, 0)
 
 
-def machine_of(row: dict[str, Any]) -> Machine:
+def machine_of(row: dict[str, Any]) -> Instance:
     interface: dict[str, Any] = next(iter(row.get("networkInterfaces", [])), {})
     access: dict[str, str] = next(iter(interface.get("accessConfigs", [])), {})
     labels = row.get("labels", {})
-    return Machine(
+    return Instance(
         name=row["name"],
         zone=last_part(row["zone"]),
         status=row["status"],
@@ -424,33 +453,3 @@ def machine_of(row: dict[str, Any]) -> Machine:
         user=labels.get("berg-user", ""),
         labels=labels,
     )
-
-
-def delete(config: Config, job: str, sha256: str = "", ids: set[str] | None = None) -> list[str]:
-    """Delete the machines of a job, of `ids` only these, and wait; return their names."""
-    found = [row for row in machines(config, job, "", sha256) if ids is None or row.id in ids]
-    with ThreadPoolExecutor(16) as pool:
-        [*pool.map(lambda machine: google.delete(config, machine.path), found)]
-    return [machine.name for machine in found]
-
-
-def set_metadata(config: Config, machine: Machine, key: str, value: str) -> None:
-    """Set one metadata value of a machine, which reads it at once; others stay. One that is gone needs
-    no word.
-    """
-    for _ in range(5):
-        found = google.find(config, machine.path, fields="metadata")
-        if not found:
-            return None
-        before = found["metadata"]
-        items = [row for row in before.get("items", []) if row["key"] != key]
-        items.append({"key": key, "value": value})
-        changed = {"fingerprint": before["fingerprint"], "items": items}
-        try:
-            return google.do(config, "POST", f"{machine.path}/setMetadata", changed)
-        except GoogleError as error:
-            if error.status == 404:
-                return None
-            if error.status != 412:
-                raise
-    raise BergError(f"{machine.name} keeps being changed by others. Try again")

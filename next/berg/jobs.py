@@ -15,14 +15,13 @@ from typing import Any
 
 import click
 
-from berg import BergError, features, gce, google, metrics, rows, table, terminal
+from berg import BergError, features, metrics, place, rows, table, terminal
 from berg import job as records
 from berg.bucket import Bucket, Changed, Object
 from berg.config import Config
-from berg.gce import Machine
-from berg.google import GoogleError
 from berg.job import KILLED, LOST, RUNNING, STOPPED, SUBMITTED, SUCCEEDED, UPLOADING, Job, State
 from berg.options import complete_names
+from berg.place import Machine
 
 POLL, WATCH = 2, 5  # seconds between two looks at a job, and at the list
 FINISHED = 20  # jobs that have ended in the list
@@ -34,10 +33,10 @@ SAVING = 400  # and until it has saved the last results
 
 
 def observed(config: Config) -> tuple[list[State], list[Machine]]:
-    """All jobs with what Compute Engine adds: one without a machine for long is LOST."""
+    """All jobs with what their places add: one without a machine for long is LOST."""
     bucket = Bucket(config)
     with ThreadPoolExecutor(1) as pool:
-        listed = pool.submit(gce.machines, config)
+        listed = pool.submit(place.machines, config)
         states = records.states(bucket)
         machines = listed.result()
     own: dict[str, list[Machine]] = {}
@@ -50,13 +49,16 @@ def judged(config: Config, state: State, machines: list[Machine]) -> State:
     """A state as it is in truth: a devbox whose machines are off is STOPPED, a job without a machine for
     long, for which none will come, is LOST.
     """
-    if state.is_final or any(machine.is_on for machine in machines):
+    if state.is_final:
         return state
+    if any(machine.is_on for machine in machines):
+        note = next((machine.note for machine in machines if machine.note), "")
+        return replace(state, reason=note or state.reason)
     if machines and state.is_devbox:
         return replace(state, state=STOPPED, times={**state.times, STOPPED: state.changed_at})
     if records.age(state.changed_at) < records.SILENT:
         return state
-    if state.returns and gce.has_group(config, state.name):
+    if state.returns and place.is_coming(config, state.name):
         return state
     reason = f"its machine vanished while it was {state.state}. See: berg log {state.name}"
     return replace(state, state=LOST, reason=reason, times={**state.times, LOST: state.changed_at})
@@ -74,7 +76,7 @@ def find(config: Config, name: str) -> State:
         return find_row(config, name)
     state, _ = records.read_state(bucket, name)
     if not state.is_final and records.age(state.changed_at) >= records.SILENT:
-        return judged(config, state, gce.machines(config, name, state.zone))
+        return judged(config, state, place.machines(config, name, state.zone))
     return state
 
 
@@ -375,7 +377,7 @@ def all_about(config: Config, name: str, lines: int = LINES) -> dict[str, Any]:
 
 def machines_of(config: Config, state: State) -> list[Machine]:
     """The machines of a job, or the one that has a row of a sweep."""
-    machines = gce.machines(config, state.name.partition("/")[0])
+    machines = place.machines(config, state.name.partition("/")[0])
     if "/" in state.name:
         machines = [machine for machine in machines if machine.id == state.machine_id]
     return machines
@@ -534,16 +536,16 @@ def to_kill(config: Config, name: str, now: bool, yes: bool) -> Callable[[], str
     """
     try:  # before its machines: if this computer sleeps now, another job may get the name
         state, job = find(config, name), records.read_job(Bucket(config), name)
-        machines = gce.machines(config, name)
+        machines = place.machines(config, name)
     except BergError as error:
-        machines = gce.machines(config, name)
+        machines = place.machines(config, name)
         if not machines:
             raise
         listed = ", ".join(f"{machine.name} in {machine.zone}" for machine in machines)
         agree(config, f"{error}. Delete {listed} with its disk?", machines[0].user, yes)
 
         def delete() -> str:
-            gce.delete(config, name, ids={machine.id for machine in machines})
+            place.delete(config, name, ids={machine.id for machine in machines})
             terminal.say(f"Deleted {listed}")
             return "machine deleted"
 
@@ -564,7 +566,7 @@ def end_job(config: Config, job: Job, state: State, machines: list[Machine], now
     if is_on and not (now or state.is_final or state.state == SUBMITTED):
         terminal.say(f"Ending {name}; its last results are saved")
         for machine in machines:
-            gce.set_metadata(config, machine, "berg-kill", config.user)
+            machine.tell(config, "berg-kill", config.user)
         began = time.monotonic()
         while not state.is_final and state.id == job.id:
             patience = SAVING if state.state == UPLOADING else PATIENCE
@@ -632,9 +634,9 @@ def kill_row(config: Config, job: Job, number: int) -> str:
             with contextlib.suppress(Changed):
                 records.write_state(bucket, state, generation)
             continue
-        for machine in gce.machines(config, sweep, state.zone):
+        for machine in place.machines(config, sweep, state.zone):
             if machine.id == state.machine_id:
-                gce.set_metadata(config, machine, f"berg-kill-{number}", config.user)
+                machine.tell(config, f"berg-kill-{number}", config.user)
         time.sleep(POLL)
     raise BergError(f"{name} has not ended within {PATIENCE} seconds. See: berg log {name}")
 
@@ -737,7 +739,7 @@ def stop(names: tuple[str, ...], now: bool, yes: bool) -> None:
             for machine in machines:
                 if machine.is_on:
                     word = f"{config.user} {records.now()}"
-                    gce.set_metadata(config, machine, "berg-stop", word)
+                    machine.tell(config, "berg-stop", word)
             terminal.say(f"Stopping {name}; its last results are saved")
         end = time.monotonic() + (0 if now else SAVING)
         while any(machine.is_on for machine in machines) and time.monotonic() < end:
@@ -745,7 +747,7 @@ def stop(names: tuple[str, ...], now: bool, yes: bool) -> None:
             machines = same(config, machines)
         for machine in machines:
             if machine.is_on:
-                google.do(config, "POST", f"{machine.path}/stop")
+                machine.stop(config)
         terminal.say(f"{name} is off. Its disk costs money until you delete it: berg kill {name}")
 
 
@@ -763,17 +765,8 @@ def start(names: tuple[str, ...], yes: bool) -> None:
         machines = devbox(config, name)
         agree_on_box(config, name, machines, "Switch on", yes)
         for machine in machines:
-            if machine.is_on:
-                continue
-            try:
-                google.do(config, "POST", f"{machine.path}/start")
-            except GoogleError as error:
-                if error.reason not in gce.NO_ROOM:
-                    raise
-                raise BergError(
-                    f"{machine.zone} has no capacity for {machine.name} now, and its disk is there. "
-                    f"Try again later: berg start {name}"
-                ) from None
+            if not machine.is_on:
+                machine.start(config)
         bucket = Bucket(config)
         with contextlib.suppress(BergError, Changed):  # its records may be damaged
             state, generation = records.read_state(bucket, name)
@@ -786,7 +779,7 @@ def start(names: tuple[str, ...], yes: bool) -> None:
 
 def devbox(config: Config, name: str) -> list[Machine]:
     """The machines of a devbox, by their labels alone."""
-    machines = gce.machines(config, name)
+    machines = place.machines(config, name)
     if not machines:
         raise BergError(f"there is no devbox {name!r}. See them: berg list")
     if not all(machine.is_devbox for machine in machines):
@@ -797,4 +790,4 @@ def devbox(config: Config, name: str) -> list[Machine]:
 def same(config: Config, machines: list[Machine]) -> list[Machine]:
     """The same machines as they are now, without those that are gone."""
     ids = {machine.id for machine in machines}
-    return [machine for machine in gce.machines(config, machines[0].job) if machine.id in ids]
+    return [machine for machine in place.machines(config, machines[0].job) if machine.id in ids]

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import threading
 import time
@@ -263,9 +264,12 @@ def meet_again(run: Run) -> None:
 def write_mpi(run: Run) -> None:
     """Write the program `mpi`, which gives the command's variables to all processes."""
     words = ["ip", "-o", "-4", "address"]
-    listed = subprocess.run(words, capture_output=True, text=True).stdout.splitlines()
+    has_ip = shutil.which("ip")  # small images lack it
+    listed = subprocess.run(words, capture_output=True, text=True).stdout if has_ip else ""
     address = f" {run.addresses[0]}/" if run.addresses else ""
-    interface = next((line.split()[1] for line in listed if address and address in line), "lo")
+    interface = next(
+        (line.split()[1] for line in listed.splitlines() if address and address in line), "lo"
+    )
     own = {"BERG_NODE_RANK", "PET_NODE_RANK", "USER", "LOGNAME"}
     exports = " ".join(f"-x {name}" for name in [*sorted(run.variables.keys() - own), "PATH"])
     MPI.write_text(MPIRUN.format(hostfile=HOSTFILE, interface=interface, exports=exports))

@@ -25,7 +25,7 @@ from typing import Any
 
 import click
 
-from berg import BergError, code, features, gce, install, prices, ssh, terminal
+from berg import BergError, code, features, gce, install, place, prices, ssh, terminal
 from berg import job as jobs
 from berg import rows as rows_
 from berg.bucket import Bucket, Changed
@@ -137,6 +137,7 @@ class Plan:
     rows: dict[str, str]  # what is printed
     questions: list[str] = field(default_factory=list)  # to answer before anything is sent
     create: Create = gce.create
+    preview: Callable[[], dict[str, Any]] | None = None  # what `create` sends, if not the request
     ended: State | None = None  # of a job that is resumed: how its last attempt ended
     generation: int = 0  # of that state
     before: Job | None = None  # its record, if it goes on with new code
@@ -184,21 +185,21 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
     several = min(len(values), spec.parallel or rows_.PARALLEL) if is_sweep else spec.machines
     bucket = Bucket(config)
     with terminal.waiting("Reading the code, and asking Google"), ThreadPoolExecutor(5) as pool:
-        ask = (config, spec.gpus, spec.gpu_type, spec.cpus, spec.machine_type)
-        chosen = pool.submit(gce.choose, *ask, spec.zones, spec.regions)
+        ask = (config, used, spec.gpus, spec.gpu_type, spec.cpus, spec.machine_type)
+        chosen = pool.submit(place.choose, *ask, spec.zones, spec.regions)
         image = pool.submit(gce.find_image, config, spec.image or config.default_image)
         exists = pool.submit(bucket.client.exists)
         name_taken = pool.submit(bucket.get, jobs.state_path(spec.name)) if spec.name else None
-        place = pool.submit(gce.name_is_taken, config, spec.name) if spec.name else None
+        holder = pool.submit(gce.name_is_taken, config, spec.name) if spec.name else None
         snapshot = code.take(folder, spec.commit)
         shape, zones = chosen.result()
         if not exists.result():
             raise BergError(f"the bucket {config.bucket} does not exist. Create it: berg init")
         if name_taken and name_taken.result():
             raise BergError(f"there is a job {spec.name!r} already. Choose another name: -n NAME")
-        if place and place.result():
+        if holder and holder.result():
             raise BergError(
-                f"there is a machine {spec.name!r} in {place.result()} already. "
+                f"there is a machine {spec.name!r} in {holder.result()} already. "
                 "Choose another name: -n NAME"
             )
     threading.Thread(target=load_client, daemon=True).start()
@@ -245,15 +246,13 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
         rows["Note"] = f"no --grid gives {{{named[0]}}} a value: the command has it as it is"
     request = gce.body(config, job, shape, spec.disk_gb)
     plan = Plan(config, job, snapshot, request, zones, used, rows, code.warnings(snapshot))
-    add_due(plan)
-    for feature in plan.features:
-        feature.change(plan)
+    change(plan)
     plan.rows |= install.foresee(plan)
     return plan
 
 
-def add_due(plan: Plan) -> None:
-    """Add the features that no option names."""
+def change(plan: Plan) -> None:
+    """Add the features that no option names, and let all change the plan; one may take out others."""
     for kind in features.kinds():
         if not any(isinstance(each, kind) for each in plan.features) and kind().is_due(plan):
             plan.features.append(kind())
@@ -261,6 +260,9 @@ def add_due(plan: Plan) -> None:
                 plan.job.features[kind.__name__] = record
     order = [*features.ALL]
     plan.features.sort(key=lambda each: order.index(type(each).__name__))
+    for feature in [*plan.features]:
+        if feature in plan.features:
+            feature.change(plan)
 
 
 def variables(file: str, texts: list[str]) -> dict[str, str]:
@@ -387,7 +389,7 @@ def end(config: Config, job: Job, used: list[Feature]) -> None:
     """Delete what a job's features left, and its machines."""
     for feature in used:
         feature.forget(config, job)
-    gce.delete(config, job.name, job.sha256)
+    place.delete(config, job.name, job.sha256)
 
 
 # --- the commands
@@ -398,7 +400,9 @@ def go(config: Config, plan: Plan, then: Then) -> None:
     terminal.show_fields(plan.rows, err=then.as_json or not then.dry_run)
     if then.dry_run:
         if then.as_json:
-            terminal.show_json({**plan.record(), "request": plan.request})
+            terminal.show_json(
+                {**plan.record(), "request": plan.preview() if plan.preview else plan.request}
+            )
         return
     for question in plan.questions:
         if not terminal.confirm(f"{question}. Continue?", then.yes, "-y"):
@@ -446,14 +450,16 @@ def resume_plan(
         )
     with terminal.waiting(f"Waiting until the last machine of {job.name} is gone"):
         end = time.monotonic() + LEAVING
-        while gce.machines(config, job.name) or gce.has_group(config, job.name):
+        while place.machines(config, job.name) or place.is_coming(config, job.name):
             if time.monotonic() > end:
                 raise BergError(f"{job.name} still has a machine. End it: berg kill {job.name}")
             time.sleep(1)
     _, generation = jobs.read_state(bucket, state.name)
     gpus = job.gpu_type or "l4"
-    places = [[*map(str, job.options.get(key, []))] for key in ("zones", "regions")]
-    shape, zones = gce.choose(config, job.gpus, gpus, None, job.machine_type, *places)
+    given_again = {type(each): each for each in again}
+    used = [given_again.get(type(each), each) for each in features.of(job)]
+    asked = [[*map(str, job.options.get(key, []))] for key in ("zones", "regions")]
+    shape, zones = place.choose(config, used, job.gpus, gpus, None, job.machine_type, *asked)
     request = gce.body(config, job, shape, int(job.options.get("disk_gb", 200)))
     rows = {
         "Job": f"{job.name}, attempt {state.attempt + 1}",
@@ -461,17 +467,13 @@ def resume_plan(
         "Machine": str(shape),
         "Results": f"gs://{config.bucket}/{jobs.results_prefix(job.results)}",
     }
-    given_again = {type(each): each for each in again}
-    used = [given_again.get(type(each), each) for each in features.of(job)]
     plan = Plan(config, job, None, request, zones, used, rows, ended=state, generation=generation)
     if folder:
         plan.snapshot = code.take(folder)
         plan.before, plan.job = job, replace(job, code=plan.snapshot.record())
         plan.rows["Code"] = str(plan.snapshot)
         plan.questions = code.warnings(plan.snapshot)
-    add_due(plan)
-    for feature in plan.features:
-        feature.change(plan)
+    change(plan)
     plan.rows |= install.foresee(plan)
     return plan
 

@@ -21,11 +21,11 @@ from pathlib import Path
 
 import click
 
-from berg import BergError, code, gce, jobs, ssh, terminal
+from berg import BergError, code, jobs, place, ssh, terminal
 from berg.bucket import trouble
 from berg.config import Config
-from berg.gce import Machine
 from berg.job import Job
+from berg.place import Machine
 
 PAUSE = 1  # seconds between two looks at the working tree
 AGAIN = 5  # seconds after which a machine that did not answer is tried again
@@ -257,7 +257,7 @@ def present(config: Config, job: Job, machine: Machine) -> Machine:
     """The machine that has the name now: Google makes some again; raise BergError if it is gone."""
     with contextlib.suppress(*trouble()):
         state = jobs.find(config, job.name)
-        for each in gce.machines(config, job.name):
+        for each in place.machines(config, job.name):
             if each.name == machine.name:
                 return each
         if state.is_final or not job.returns:

@@ -102,7 +102,7 @@ class Facts:
         return cls(
             id=str(row["id"]),
             name=row["name"],
-            zone=row["zone"].rpartition("/")[2],
+            zone=row["zone"].rpartition("/zones/")[2],
             address=row["networkInterfaces"][0]["ip"],
             attributes=row["attributes"],
             preempted=row.get("preempted") == "TRUE",

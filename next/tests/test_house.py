@@ -53,7 +53,9 @@ def test_the_core_names_no_feature() -> None:
 
 def test_features_and_clients_are_all_in_their_lists() -> None:
     own = {file.stem for file in (FOLDER / "features").glob("*.py")} - {"__init__"}
-    assert own == {*features.ALL.values()} | {*features.COMMANDS.values()}
+    own |= {file.parent.name for file in (FOLDER / "features").glob("*/__init__.py")}
+    commands = {module.partition(".")[0] for module in features.COMMANDS.values()}
+    assert own == {*features.ALL.values()} | commands
     assert {*clients.COMMANDS.values()} <= {file.stem for file in (FOLDER / "clients").iterdir()}
 
 

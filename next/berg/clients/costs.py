@@ -15,6 +15,7 @@ from berg import job as records
 from berg.config import Config
 from berg.google import last_part
 from berg.job import State
+from berg.place import Machine
 
 
 @dataclass
@@ -58,7 +59,7 @@ def weeks(states: list[State]) -> list[Week]:
 
 
 def running(
-    config: Config, states: list[State], machines: list[gce.Machine], user: str | None
+    config: Config, states: list[State], machines: list[Machine], user: str | None
 ) -> list[Running]:
     """The machines that are on, and the disks of no such machine; of a user, or of all (None)."""
     rates = {state.name: state.rate for state in states}

@@ -14,7 +14,7 @@ from berg import BergError, gce, google, jobs, ssh, terminal
 from berg import job as records
 from berg.bucket import Bucket
 from berg.config import Config, home
-from berg.gce import Machine
+from berg.gce import Instance
 from berg.google import GoogleError
 
 FAMILY = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
@@ -22,7 +22,7 @@ SYNC = 60  # seconds in which a machine writes to its disk what it has in memory
 COLUMNS = "name,family,status,diskSizeGb,creationTimestamp,labels,description"
 
 
-def box_machine(config: Config, name: str) -> Machine:
+def box_machine(config: Config, name: str) -> Instance:
     """The machine of a devbox, on or off."""
     state = jobs.find(config, name)
     if not state.is_devbox:
@@ -35,9 +35,9 @@ def box_machine(config: Config, name: str) -> Machine:
     return machines[0]
 
 
-def flush(config: Config, machine: Machine) -> None:
+def flush(config: Config, machine: Instance) -> None:
     """Let a machine write all that it has in memory to its disk."""
-    keys = ssh.host_keys(config, machine)
+    keys = machine.host_keys(config)
     known = home() / "ssh" / f"known-{machine.id}"
     try:
         if (
@@ -53,7 +53,7 @@ def flush(config: Config, machine: Machine) -> None:
         known.unlink(missing_ok=True)
 
 
-def make_image(config: Config, machine: Machine, family: str) -> dict[str, Any]:
+def make_image(config: Config, machine: Instance, family: str) -> dict[str, Any]:
     """Make an image of a machine's boot disk, by way of a snapshot, as the machine may be on."""
     image = f"{family}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
     row = google.call(config, "GET", machine.path, fields="disks(source,boot)")

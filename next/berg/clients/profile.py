@@ -22,9 +22,9 @@ from berg import BergError, install, ssh, terminal
 from berg.bucket import THREADS
 from berg.config import Config
 from berg.fetch import HERE
-from berg.gce import Machine
 from berg.job import RUNNING, Job, now
 from berg.options import complete_names
+from berg.place import Machine
 
 # What runs on a machine: `take`, in the Berg that its job brought.
 THERE = "import sys; sys.path.insert(0, '/root/berg/app'); from berg.clients import profile; profile.take()"

@@ -46,7 +46,7 @@ class Seen:
     """What there is, as Google and the bucket list it."""
 
     states: dict[str, State]
-    machines: list[gce.Machine]
+    machines: list[gce.Instance]
     disks: list[Row]
     groups: list[Row]
     templates: list[Row]
@@ -84,7 +84,7 @@ class Seen:
         named = {row["name"] for row in ours}
         return cls(
             {state.name: state for state in states},
-            machines,
+            [machine for machine in machines if isinstance(machine, gce.Instance)],
             disks.result(),
             [row for row in groups.result() if last_part(row["instanceTemplate"]) in named],
             ours,

@@ -1,5 +1,6 @@
 """`berg top`: how busy machines are now, by their own /proc and nvidia-smi, through ssh."""
 
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -11,10 +12,10 @@ from typing import Any
 
 import click
 
-from berg import gce, jobs, ssh, terminal
+from berg import jobs, place, ssh, terminal
 from berg.bucket import THREADS
 from berg.config import Config
-from berg.gce import Machine
+from berg.place import Machine
 
 REDRAW = 10  # seconds
 TIMEOUT = 30  # seconds for an answer; nvidia-smi takes some where nothing keeps the driver loaded
@@ -77,7 +78,7 @@ def look(config: Config, name: str) -> list[Row]:
     """The machines of a job, or all of the user's (""), that are on."""
     if name:
         states = {name: jobs.find(config, name)}
-        machines = gce.machines(config, name)
+        machines = place.machines(config, name)
     else:
         listed, everyones = jobs.observed(config)
         states = {state.name: state for state in listed}
@@ -94,10 +95,12 @@ def look(config: Config, name: str) -> list[Row]:
 
 def ask(config: Config, machine: Machine) -> tuple[Sample, str]:
     """What a machine is busy with for a second; or nothing, and the reason."""
-    if not (keys := ssh.host_keys(config, machine)):
+    if not (keys := machine.host_keys(config)):
         return {}, "it boots"
     with tempfile.NamedTemporaryFile(prefix="berg-known-") as known:
         words = ssh.words(machine, keys, Path(known.name))
+        if through := machine.tunnel(config):
+            words[1:1] = ["-o", f"ProxyCommand={shlex.join(through)}"]
         try:
             done = subprocess.run(
                 [*words, ASK], stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT

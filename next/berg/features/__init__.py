@@ -21,6 +21,7 @@ ALL = {  # class -> its module
     "Hang": "hang",
     "Restart": "restart",
     "Spot": "spot",  # `ended` is called in reverse: those above see what becomes of a loss
+    "Gke": "gke",  # it takes out what no pod has
     "Flex": "flex",
     "Iap": "iap",
     "Docker": "docker",  # around the command with all that those above gave it
@@ -28,8 +29,10 @@ ALL = {  # class -> its module
     "Budget": "budget",
     "Price": "cost",  # and what became of it
 }
+PLACES = ("features.gke.pods",)  # modules that have machines elsewhere: berg/place.py
 COMMANDS: dict[str, str] = {  # command -> its module
     "data": "data",
+    "cluster": "gke.clusters",
 }
 
 

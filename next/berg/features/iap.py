@@ -17,7 +17,7 @@ from berg.options import option
 
 if TYPE_CHECKING:
     from berg.config import Config
-    from berg.gce import Machine
+    from berg.place import Machine
     from berg.run import Plan
 
 

@@ -1,6 +1,7 @@
 """Secrets: from this computer to the command or the installation, through Secret Manager.
 
-A job has one secret there, which holds all values as a JSON object. Only the machines' account may
+A job has one secret there, which holds all values as a JSON object; what has another place for it
+takes the values from here. Only the machines' account may
 read and delete it. It is deleted when the job has ended, and by Google some time after the job's
 limit in any case. A record has the names alone: who resumes or reruns the job gives the values again,
 so that no record chooses a file or a variable of this computer.
@@ -40,6 +41,7 @@ SLACK = 30 * 24 * 3600  # seconds after a job's limit, in which it may still wai
 GRANTED = 600  # seconds until a right that was given counts everywhere: some minutes at Google
 ROLE = "bergSecret"  # in the project; given on one secret
 RIGHTS = ["secretmanager.versions.access", "secretmanager.secrets.delete"]
+MOUNTED = Path("/etc/berg/secrets/values")  # the JSON object, on what has it without Secret Manager
 NETRC, NETRC_FILE = "NETRC", ROOT / "berg/netrc"  # a variable that names a file; this one
 
 
@@ -54,6 +56,7 @@ class Secrets(Feature):
         help="A variable that only the installation can read.",
     )  # fmt: skip
     values: Values = field(default_factory=dict, compare=False, repr=False)
+    is_mounted: bool = field(default=False, compare=False)
 
     def record(self) -> dict[str, Any]:
         return {"secret": names(self.secret), "install_secret": names(self.install_secret)}
@@ -75,12 +78,15 @@ class Secrets(Feature):
         plan.rows["Secrets"] = ", ".join(self.values)
 
     def send(self, plan: Plan) -> None:
-        store(plan.config, plan.job, secret_id(plan.job), self.values)
+        if not self.is_mounted:
+            store(plan.config, plan.job, secret_id(plan.job), self.values)
 
     def forget(self, config: Config, job: Job) -> None:
         delete(config, secret_id(job))
 
     def prepare(self, run: Run) -> None:
+        if MOUNTED.exists():
+            self.values = json.loads(MOUNTED.read_text())
         self.values = self.values or fetch(run, secret_id(run.job))
         run.install_variables |= {name: self.values[name] for name in self.install_secret}
         if NETRC in run.install_variables:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from berg import BergError, gce, google
 from berg.feature import Feature
 from berg.google import GoogleError
+from berg.job import SUBMITTED
 from berg.options import option
 
 if TYPE_CHECKING:
@@ -71,9 +72,9 @@ class Spot(Feature):
         Spot.next_look = monotonic() + max(SEARCH, 50 * (monotonic() - began))
 
     def ended(self, run: Run, ending: Ending) -> Ending:
-        if ending.is_loss and run.job.returns:
+        if ending.is_loss and run.job.returns and ending.state != SUBMITTED:
             reason = f"{ending.reason}; waiting for another machine"
-            return replace(ending, state="SUBMITTED", reason=reason, exit_code=None)
+            return replace(ending, state=SUBMITTED, reason=reason, exit_code=None)
         return ending
 
 

@@ -97,11 +97,10 @@ class Site(ThreadingHTTPServer):
         def work() -> None:
             try:
                 is_row = rows.number_of(name) is not None
-                became = (
-                    jobs.kill_row(self.config, name)
-                    if is_row
-                    else jobs.kill_one(self.config, name, now=False, yes=True)
-                )
+                if is_row:
+                    became = jobs.to_kill_row(self.config, name, yes=True)()
+                else:
+                    became = jobs.kill_one(self.config, name, now=False, yes=True)
                 self.ending[name] = "" if became in records.FINAL else became
             except Exception as error:
                 self.ending[name] = f"It could not be ended: {sentence(error, self.config)}"

@@ -1,0 +1,153 @@
+"""Jobs in pods of a cluster: as a user has them on machines."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Cloud
+
+from berg.features.gke import kube, pods
+
+RUN = ("run", "--cluster", "train", "-g", "0")
+
+
+@pytest.fixture(scope="module")
+def cluster(cloud: Cloud) -> Iterator[Cloud]:
+    """A cloud with the cluster `train`, of small nodes without GPUs and one of two T4."""
+    for words in (["--machine-type", "n1-standard-2", "--num-nodes", "4"], ["-t", "t4", "-g", "2"]):
+        done = cloud.run("cluster", "create", "train", "-y", *words)
+        assert done.code == 0, done.err
+    yield cloud
+    assert cloud.run("cluster", "delete", "train", "-y").code == 0
+
+
+def ask(cloud: Cloud, path: str) -> Any:
+    """What the cluster has at a path."""
+    row = kube.find(cloud.config, "train")
+    return kube.look(cloud.config, kube.connect(cloud.config, row), path)
+
+
+def names(cloud: Cloud, plural: str) -> list[str]:
+    path = kube.JOBS if plural == "jobs" else f"{kube.CORE}/{plural}"
+    return [row["metadata"]["name"] for row in ask(cloud, path)["items"]]
+
+
+def wait_for(is_so: Callable[[], Any], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.3)
+
+
+def log(cloud: Cloud, name: str) -> str:
+    return cloud.log(name) + str([pod for pod in pods.machines(cloud.config, name)])
+
+
+def test_a_job_runs_in_a_pod_with_its_secret(cluster: Cloud, project: Path) -> None:
+    words = ["-n", "pod1", "--secret", "TOKEN", "--env", "EXPECTED=hunter2", "--wait"]
+    cmd = 'test "$TOKEN" = "$EXPECTED-x" && python3 train.py >$BERG_RESULTS_DIR/out && exit 7'
+    done = cluster.run(*RUN, *words, cmd, cwd=project, TOKEN="hunter2-x")
+    assert done.code == 7, done.err + log(cluster, "pod1")
+    assert cluster.read("berg_results/pod1/out") == b"hello from train\n"
+    state = json.loads(cluster.read(".berg/jobs/pod1_state.json"))
+    assert state["zone"].endswith("/train") and state["state"] == "FAILED"
+    wait_for(lambda: pods.has_ended(ask(cluster, f"{kube.JOBS}/pod1")))
+    kinds = [row["type"] for row in ask(cluster, f"{kube.JOBS}/pod1")["status"]["conditions"]]
+    assert "Failed" in kinds, "kubectl says what became of it"
+    told = "".join(cluster.read(name).decode("latin1") for name in cluster.names(".berg/"))
+    assert "hunter2-x" not in told
+    assert cluster.run("run", "--resume", "pod1", "--secret", "TOKEN", "-y", "--wait", cwd=project,
+                       TOKEN="other").code == 1  # fmt: skip
+    assert '"attempt": 2' in cluster.read(".berg/jobs/pod1_state.json").decode()
+
+
+def test_kill_saves_the_results_of_a_pod_and_leaves_nothing(cluster: Cloud, project: Path) -> None:
+    cmd = "trap 'echo saved >$BERG_RESULTS_DIR/last; exit 1' TERM; echo begun; sleep 300 & wait"
+    assert (
+        cluster.run(*RUN, "-n", "pod2", "--secret", "TOKEN", cmd, cwd=project, TOKEN="x").code == 0
+    )
+    wait_for(lambda: "begun" in cluster.log("pod2"))
+    listed = json.loads(cluster.run("list", "--json").out)
+    assert next(row for row in listed if row["name"] == "pod2")["instances"] == ["pod2"]
+    done = cluster.run("kill", "pod2")
+    assert done.code == 0 and "KILLED" in done.err, done.err
+    assert cluster.read("berg_results/pod2/last") == b"saved\n", log(cluster, "pod2")
+    assert "pod2" not in names(cluster, "jobs")
+    wait_for(lambda: not [name for name in names(cluster, "secrets") if name.startswith("berg-")])
+
+
+def test_pods_that_are_taken_away_come_back(cluster: Cloud, project: Path) -> None:
+    cmd = (
+        "cd $BERG_RESULTS_DIR; mv first second 2>/dev/null || touch first; echo $BERG_NODE_RANK of "
+        "$BERG_NUM_NODES at $MASTER_ADDR; test -e second || sleep 300"
+    )
+    done = cluster.run(
+        *RUN,
+        "-n",
+        "pod3",
+        "-m",
+        "2",
+        "--each",
+        cmd.replace(" first", " f$BERG_NODE_RANK").replace("second", "s$BERG_NODE_RANK"),
+        cwd=project,
+    )
+    assert done.code == 0, done.err
+    wait_for(lambda: cluster.log("pod3").count(" of 2 at ") == 2)
+    pod = next(each for each in pods.machines(cluster.config, "pod3") if each.name == "pod3-1")
+    cluster.call("POST", f"/_berg/pods/{pod.pod}/evict", {"grace": 60})
+    done = cluster.run("wait", "pod3")
+    assert done.code == 0, done.err + log(cluster, "pod3")
+    assert '"attempt": 2' in cluster.read(".berg/jobs/pod3_state.json").decode()
+
+
+def test_rows_of_a_sweep_run_in_pods(cluster: Cloud, project: Path) -> None:
+    words = ["-n", "pod4", "--grid", "lr=1,2,3", "--parallel", "2", "--wait"]
+    done = cluster.run(*RUN, *words, "echo lr is {lr} >$BERG_RESULTS_DIR/out", cwd=project)
+    assert done.code == 0, done.err + log(cluster, "pod4")
+    assert cluster.read("berg_results/pod4/2/out") == b"lr is 3\n"
+
+
+def test_ssh_and_sync_reach_a_pod(cluster: Cloud, project: Path) -> None:
+    done = cluster.run("devbox", "--cluster", "train", "-g", "0", "-n", "pod5", cwd=project)
+    assert done.code == 0, done.err
+    wait_for(lambda: "Ready for berg ssh" in cluster.log("pod5"))
+    done = cluster.run("ssh", "pod5", "--", "echo $BERG_JOB; exit 3")
+    assert (done.code, done.out) == (3, "pod5\n"), done.err
+    (project / "train.py").write_text("print('new')\n")
+    done = cluster.run("sync", "pod5", "--once", cwd=project)
+    assert done.code == 0, done.err
+    done = cluster.run("ssh", "pod5", "--", "python3 train.py")
+    assert done.out == "new\n", done.err
+    done = cluster.run("stop", "pod5")
+    assert done.code == 1 and "berg kill pod5" in done.err
+    assert cluster.run("kill", "-y", "pod5").code == 0
+    assert "pod5" not in names(cluster, "jobs")
+
+
+def test_what_pods_cannot_have_is_refused(cluster: Cloud, project: Path) -> None:
+    (project / "patch.json").write_text('{"spec": {"volumes": [{"name": "a", "emptyDir": {}}]}}')
+    (project / "ours.json").write_text('{"spec": {"restartPolicy": "Always"}}')
+    (project / "bad.json").write_text('{"spec": {"volums": []}}')
+    run = ("run", "--cluster", "train", "--dry-run", "--json", "-y")
+    done = cluster.run(*run, "--pod-patch", "patch.json", "-g", "1", "true", cwd=project)
+    spec = json.loads(done.out)["request"]["spec"]["template"]["spec"]
+    assert spec["volumes"][-1] == {"name": "a", "emptyDir": {}}
+    assert spec["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "1"}
+    for words, reason in [
+        (["--pod-patch", "ours.json"], "restartPolicy is Berg's"),
+        (["--pod-patch", "bad.json"], "volums"),
+        (["-g", "4"], "no node of the cluster train is for 4 x"),
+        (["-t", "l4", "-g", "1"], "has no l4, but t4"),
+        (["-m", "9", "-g", "1"], "room for 4 pods"),
+        (["--zone", "us-central1-a"], "--zone is not for pods"),
+        (["--local-ssd", "1"], "--local-ssd is not for pods"),
+    ]:
+        done = cluster.run(*run, *words, "true", cwd=project)
+        assert done.code == 1 and reason in done.err, (words, done.err)
+    done = cluster.run("run", "--cluster", "none", "true", cwd=project)
+    assert done.code == 1 and "there is no cluster 'none'" in done.err
+    found = json.loads(cluster.run("cluster", "status", "train", "--json").out)
+    assert {row["pool"] for row in found["pools"]} == {"system", "n1-standard-2", "t4-x2"}
