@@ -109,6 +109,7 @@ def beat(run: Run) -> None:
             "slots": run.job.gpus or os.cpu_count(),
             "ssh": login(),
             "at": time.time(),
+            **run.told,
             **run.peers.outcome,
         }
         text = json.dumps(record)

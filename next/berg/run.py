@@ -156,6 +156,8 @@ class Plan:
 def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Feature]) -> Plan:
     """What `submit` would do. Everything that can be refused by now is refused here."""
     _ = config.credentials
+    for feature in used:
+        feature.specify(spec)
     is_sweep = bool(spec.grid or spec.tasks)
     values = rows_.make(cmd, spec.grid, spec.tasks) if is_sweep else []
     if is_sweep and spec.machines > 1:
@@ -298,7 +300,7 @@ def submit(plan: Plan, say: Callable[[str], None] = terminal.say) -> str:
         name=job.name, user=job.user, results=job.results, is_devbox=job.is_devbox, id=job.id,
         returns=job.returns, machines=job.machines, created_at=job.created_at,
         times={jobs.SUBMITTED: jobs.now()}, attempt=plan.ended.attempt + 1 if plan.ended else 1,
-        gpus=f"{job.gpus} x {job.gpu_type}" if job.gpus else "",
+        gpus=f"{job.gpus} x {job.gpu_type}" if job.gpus else job.gpu_type,
         rate=None if plan.usd_per_hour is None else plan.usd_per_hour / job.machines,
         seconds_before=plan.ended.seconds if plan.ended else 0.0,
         note=str(job.options.get("note", "")),
@@ -416,8 +418,8 @@ def resume_plan(config: Config, name: str, again: list[Feature]) -> Plan:
                 raise BergError(f"{job.name} still has a machine. End it: berg kill {job.name}")
             time.sleep(1)
     _, generation = jobs.read_state(bucket, state.name)
-    gpus = job.gpu_type or "l4"
-    shape, zones = gce.choose(config, job.gpus, gpus, None, job.machine_type, [])
+    gpus, asked = job.gpu_type if job.gpus else "l4", [*map(str, job.options.get("zones", []))]
+    shape, zones = gce.choose(config, job.gpus, gpus, None, job.machine_type, asked)
     request = gce.body(config, job, shape, int(job.options.get("disk_gb", 200)))
     rows = {
         "Job": f"{job.name}, attempt {state.attempt + 1}",

@@ -20,6 +20,7 @@ ALL = {  # class -> its module
     "Ssd": "ssd",
     "Hang": "hang",
     "Restart": "restart",
+    "Tpu": "tpu",  # it makes slices, so that those below make no groups
     "Spot": "spot",  # `ended` is called in reverse: those above see what becomes of a loss
     "Flex": "flex",
     "Iap": "iap",

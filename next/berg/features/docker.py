@@ -183,7 +183,7 @@ def words(run: Run, image: str) -> list[str]:
     """What runs the command in a container, with its folders and variables."""
     made = ["docker", "run", "--rm", "--pull=never", f"--name={CONTAINER}", "--entrypoint=bash"]
     made += ["--network=host", "--ipc=host", "--ulimit=memlock=-1", "--ulimit=nofile=1048576"]
-    made += ["--gpus=all"] if run.job.gpus else []
+    made += [*["--gpus=all"] * bool(run.job.gpus), *run.container]
     if group := parent(run):  # all its processes get SIGTERM there, and once
         made += [f"--cgroup-parent={group}", "--sig-proxy=false"]
     else:
