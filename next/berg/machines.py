@@ -263,14 +263,18 @@ def meet_again(run: Run) -> None:
 
 def write_mpi(run: Run) -> None:
     """Write the program `mpi`, which gives the command's variables to all processes."""
-    words = ["ip", "-o", "-4", "address"]
-    listed = subprocess.run(words, capture_output=True, text=True).stdout.splitlines()
-    address = f" {run.addresses[0]}/" if run.addresses else ""
-    interface = next((line.split()[1] for line in listed if address and address in line), "lo")
     own = {"BERG_NODE_RANK", "PET_NODE_RANK", "USER", "LOGNAME"}
     exports = " ".join(f"-x {name}" for name in [*sorted(run.variables.keys() - own), "PATH"])
-    MPI.write_text(MPIRUN.format(hostfile=HOSTFILE, interface=interface, exports=exports))
+    MPI.write_text(MPIRUN.format(hostfile=HOSTFILE, interface=interface(run), exports=exports))
     MPI.chmod(0o755)
+
+
+def interface(run: Run) -> str:
+    """The name of the network interface by which the machines know each other."""
+    words = ["ip", "-o", "-4", "address"]
+    listed = subprocess.run(words, capture_output=True, text=True).stdout.splitlines()
+    address = f" {run.facts.address}/"
+    return next((line.split()[1] for line in listed if address in line), "lo")
 
 
 def write_login(run: Run) -> None:

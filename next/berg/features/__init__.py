@@ -23,6 +23,7 @@ ALL = {  # class -> its module
     "Tpu": "tpu",  # it makes slices, so that those below make no groups
     "Spot": "spot",  # `ended` is called in reverse: those above see what becomes of a loss
     "Flex": "flex",
+    "Roce": "roce",  # its networks are those of the zone, whoever creates the machines
     "Iap": "iap",
     "Docker": "docker",  # around the command with all that those above gave it
     "MaxCost": "cost",  # it sees what those above asked for

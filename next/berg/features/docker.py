@@ -192,6 +192,11 @@ def words(run: Run, image: str) -> list[str]:
     made += [f"--env={name}" for name in sorted({*run.variables} - MACHINES | {*run.job.env})]
     # bash would end at SIGTERM before the program that it runs; so it waits for that.
     script = f"trap 'exit 143' TERM\n{run.words[-1]}"
+    if folders := run.variables.get("LD_LIBRARY_PATH"):  # before those of the image
+        folders = shlex.quote(folders)
+        script = (
+            f"export LD_LIBRARY_PATH={folders}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}\n{script}"
+        )
     made += [f"--workdir={run.cwd}", image, *run.words[1:-1], script]
     run.say(f"In a container: {shlex.join(made[:-1])}")
     return made
