@@ -30,8 +30,8 @@ BERG = ROOT / "berg"
 Facts = Dict[str, str]  # the attributes of this instance; Python 3.8 knows no dict[…]
 HOST = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
 TRIES = 3  # of a worker that dies
-# Exit codes of the worker: the job is over; the group makes another machine, which continues; the
-# others go on without this machine; a devbox goes off; this machine begins the next attempt.
+# Exit codes of the worker: the job is over; this machine alone is, and its group may make another one,
+# which continues; the others go on without this machine; a devbox goes off; it begins the next attempt.
 OVER, CONTINUES, LEAVES, STOPS, AGAIN = 0, 75, 76, 77, 78
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of linux/prctl.h
 UNIT = """\

@@ -163,7 +163,8 @@ def choose(
     best = min(fitting, key=lambda row: (row["guestCpus"] < wanted, row["guestCpus"]))
     kind, count = built_in(best)
     if machine_type and count:
-        gpus, gpu_type = count, next(name for name, row in GPUS.items() if row[0] == kind)
+        gpu_type = next((name for name, row in GPUS.items() if row[0] == kind), "")
+        gpus = count if gpu_type else 0  # TPUs are listed like GPUs
     shape = Shape(best["name"], gpus, gpu_type if gpus else "")
     everywhere = sorted(places[shape.machine_type])
     if shape.is_attached:
@@ -304,8 +305,10 @@ def bucket_label(config: Config) -> str:
 # --- creation
 
 
-def create(config: Config, job: Job, request: dict[str, Any], zones: list[str], say: Any) -> str:
-    """Create the machines of a job, all or none, in the first zone with room; return the zone.
+def create(
+    config: Config, job: Job, request: dict[str, Any], zones: list[str], say: Any, make: Any = None
+) -> str:
+    """Create the machines of a job by `make`, all or none, in the first zone with room; return the zone.
 
     Raises BergError with the reason of every zone; then there is no machine.
     """
@@ -316,7 +319,7 @@ def create(config: Config, job: Job, request: dict[str, Any], zones: list[str], 
             continue
         say(f"Creating {job.name} in {zone}")
         try:
-            insert(config, request, job.machine_names, zone)
+            (make or insert)(config, request, job.machine_names, zone)
             return zone
         except GoogleError as error:
             made = machines(config, job.name, zone, job.sha256)
@@ -423,11 +426,18 @@ def name_is_taken(config: Config, name: str) -> str:
 
 
 def is_coming(config: Config, job: str) -> bool:
-    """Whether there is a group of this name that makes machines again."""
-    columns = "items/*/instanceGroupManagers(name,targetSize),nextPageToken"
+    """Whether there is a group of this name that has yet to make machines, or makes them again."""
+    columns = "items/*/instanceGroupManagers(name,targetSize,targetSizePolicy,status),nextPageToken"
     query = {"filter": f'name="{job}"', "fields": columns}
     groups = google.items(config, "/aggregated/instanceGroupManagers", **query)
-    return any(group.get("targetSize", 0) for group in groups)
+    return any(map(wants_machines, groups))
+
+
+def wants_machines(group: dict[str, Any]) -> bool:
+    """In BULK mode, in which a group makes all of its machines at once, until it has made them."""
+    if group.get("targetSizePolicy", {}).get("mode") == "BULK":
+        return bool(group["status"].get("bulkInstanceOperation", {}).get("inProgress"))
+    return bool(group.get("targetSize"))
 
 
 def order(name: str) -> tuple[str, int]:

@@ -58,7 +58,8 @@ def judged(config: Config, state: State, machines: list[Machine]) -> State:
         return replace(state, state=STOPPED, times={**state.times, STOPPED: state.changed_at})
     if records.age(state.changed_at) < records.SILENT:
         return state
-    if state.returns and place.is_coming(config, state.name):
+    may_come = state.returns or state.state == SUBMITTED
+    if may_come and place.is_coming(config, state.name):
         return state
     reason = f"its machine vanished while it was {state.state}. See: berg log {state.name}"
     return replace(state, state=LOST, reason=reason, times={**state.times, LOST: state.changed_at})

@@ -110,6 +110,7 @@ def beat(run: Run) -> None:
             "slots": run.job.gpus or os.cpu_count(),
             "ssh": login(),
             "at": time.time(),
+            **run.told,
             **run.peers.outcome,
         }
         text = json.dumps(record)
@@ -263,17 +264,20 @@ def meet_again(run: Run) -> None:
 
 def write_mpi(run: Run) -> None:
     """Write the program `mpi`, which gives the command's variables to all processes."""
-    words = ["ip", "-o", "-4", "address"]
-    has_ip = shutil.which("ip")  # small images lack it
-    listed = subprocess.run(words, capture_output=True, text=True).stdout if has_ip else ""
-    address = f" {run.addresses[0]}/" if run.addresses else ""
-    interface = next(
-        (line.split()[1] for line in listed.splitlines() if address and address in line), "lo"
-    )
     own = {"BERG_NODE_RANK", "PET_NODE_RANK", "USER", "LOGNAME"}
     exports = " ".join(f"-x {name}" for name in [*sorted(run.variables.keys() - own), "PATH"])
-    MPI.write_text(MPIRUN.format(hostfile=HOSTFILE, interface=interface, exports=exports))
+    MPI.write_text(MPIRUN.format(hostfile=HOSTFILE, interface=interface(run), exports=exports))
     MPI.chmod(0o755)
+
+
+def interface(run: Run) -> str:
+    """The name of the network interface by which the machines know each other."""
+    if not shutil.which("ip"):  # small images lack it
+        return "lo"
+    words = ["ip", "-o", "-4", "address"]
+    listed = subprocess.run(words, capture_output=True, text=True).stdout.splitlines()
+    address = f" {run.facts.address}/"
+    return next((line.split()[1] for line in listed if address in line), "lo")
 
 
 def write_login(run: Run) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from berg.config import Config
     from berg.feature import Feature
     from berg.gce import Shape
+    from berg.run import Spec
 
 DEVBOX = "devbox"  # label berg-kind of one
 
@@ -97,12 +98,9 @@ def machines(config: Config, job: str = "", zone: str = "", sha256: str = "") ->
         return [machine for each in found for machine in each]
 
 
-def choose(config: Config, used: list[Feature], *wanted: Any) -> tuple[Shape, list[str]]:
-    """The type of a machine and where it can be, as a feature or Compute Engine knows: see gce.choose."""
-    from berg import gce
-
-    chosen = (feature.choose(config, *wanted) for feature in used)
-    return next(filter(None, chosen), None) or gce.choose(config, *wanted)
+def choose(config: Config, used: list[Feature], spec: Spec) -> tuple[Shape, list[str]] | None:
+    """Let features change what is asked for; the type of a machine and where it can be, if one knows."""
+    return next(filter(None, [feature.choose(config, spec) for feature in used]), None)
 
 
 def is_coming(config: Config, job: str) -> bool:

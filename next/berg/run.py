@@ -108,6 +108,12 @@ class Spec:
         help="Run this commit, tag or branch, not the working tree.",
     )  # fmt: skip
 
+    @property
+    def machine(self) -> tuple[int | None, str, int | None, str, list[str], list[str]]:
+        """What gce.choose is asked for."""
+        kind = self.gpus, self.gpu_type, self.cpus, self.machine_type
+        return *kind, self.zones, self.regions
+
 
 @dataclass
 class Then:
@@ -176,6 +182,7 @@ class Plan:
 def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Feature]) -> Plan:
     """What `submit` would do. Everything that can be refused by now is refused here."""
     _ = config.credentials
+    elsewhere = place.choose(config, used, spec)
     is_sweep = bool(spec.grid or spec.tasks)
     values = rows_.make(cmd, spec.grid, spec.tasks) if is_sweep else []
     if is_sweep and spec.machines > 1:
@@ -185,8 +192,7 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
     several = min(len(values), spec.parallel or rows_.PARALLEL) if is_sweep else spec.machines
     bucket = Bucket(config)
     with terminal.waiting("Reading the code, and asking Google"), ThreadPoolExecutor(5) as pool:
-        ask = (config, used, spec.gpus, spec.gpu_type, spec.cpus, spec.machine_type)
-        chosen = pool.submit(place.choose, *ask, spec.zones, spec.regions)
+        chosen = pool.submit(lambda: elsewhere or gce.choose(config, *spec.machine))
         image = pool.submit(gce.find_image, config, spec.image or config.default_image)
         exists = pool.submit(bucket.client.exists)
         name_taken = pool.submit(bucket.get, jobs.state_path(spec.name)) if spec.name else None
@@ -327,7 +333,7 @@ def submit(plan: Plan, say: Callable[[str], None] = terminal.say) -> str:
         name=job.name, user=job.user, results=job.results, is_devbox=job.is_devbox, id=job.id,
         returns=job.returns, machines=job.machines, created_at=job.created_at,
         times={jobs.SUBMITTED: jobs.now()}, attempt=plan.ended.attempt + 1 if plan.ended else 1,
-        gpus=f"{job.gpus} x {job.gpu_type}" if job.gpus else "",
+        gpus=f"{job.gpus} x {job.gpu_type}" if job.gpus else job.gpu_type,
         rate=None if plan.usd_per_hour is None else plan.usd_per_hour / job.machines,
         seconds_before=plan.ended.seconds if plan.ended else 0.0,
         note=str(job.options.get("note", "")),
@@ -455,11 +461,13 @@ def resume_plan(
                 raise BergError(f"{job.name} still has a machine. End it: berg kill {job.name}")
             time.sleep(1)
     _, generation = jobs.read_state(bucket, state.name)
-    gpus = job.gpu_type or "l4"
+    gpus = job.gpu_type if job.gpus else "l4"
     given_again = {type(each): each for each in again}
     used = [given_again.get(type(each), each) for each in features.of(job)]
     asked = [[*map(str, job.options.get(key, []))] for key in ("zones", "regions")]
-    shape, zones = place.choose(config, used, job.gpus, gpus, None, job.machine_type, *asked)
+    spec = Spec(job.name, gpus=job.gpus, gpu_type=gpus, machine_type=job.machine_type)
+    spec.zones, spec.regions = asked
+    shape, zones = place.choose(config, used, spec) or gce.choose(config, *spec.machine)
     request = gce.body(config, job, shape, int(job.options.get("disk_gb", 200)))
     rows = {
         "Job": f"{job.name}, attempt {state.attempt + 1}",

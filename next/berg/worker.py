@@ -126,6 +126,8 @@ class Run:
     words: list[str] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
     folders: list[Path] = field(default_factory=list)  # what else the command needs, of features
+    container: list[str] = field(default_factory=list)  # docker's options for it, of features
+    told: dict[str, Any] = field(default_factory=dict)  # what features let the other machines know
     install_variables: dict[str, str] = field(default_factory=dict)  # for the installation alone
     addresses: list[str] = field(default_factory=list)  # of the machines, by rank
     peers: machines.Peers = field(default_factory=machines.Peers)
@@ -217,7 +219,10 @@ def main() -> None:
         with machines.beating(run):
             last = sweep(run) if run.job.rows else attempt(run)
         again = boot.CONTINUES if last.is_loss else boot.AGAIN
-        exit_code = {SUBMITTED: again, LEFT: boot.LEAVES}.get(last.state, boot.OVER)
+        # A group that makes no machine again is deleted by the first machine, which waited for the others.
+        has_waited = run.leads and not run.job.is_devbox
+        over = boot.OVER if has_waited or run.job.returns else boot.CONTINUES
+        exit_code = {SUBMITTED: again, LEFT: boot.LEAVES}.get(last.state, over)
         is_killed = last.state == "KILLED"
     except NotMine as error:
         print(f"berg: {error}", flush=True)

@@ -938,6 +938,8 @@ def test_the_catalog(client):
     assert gpu["accelerators"] == [
         {"guestAcceleratorType": "nvidia-tesla-a100", "guestAcceleratorCount": 4}
     ]
+    tpu = client.call("GET", "/zones/us-east5-a/machineTypes/ct6e-standard-4t").json()
+    assert tpu["accelerators"] == [{"guestAcceleratorType": "ct6e", "guestAcceleratorCount": 4}]
     image = client.call("GET", "/global/images/family/debian-12", project="debian-cloud").json()
     assert image["name"] == "debian-12-bookworm-v20251014"
     gone = client.call(

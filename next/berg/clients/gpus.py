@@ -1,4 +1,4 @@
-"""`berg gpus`: what Google has of each GPU type: numbers in a machine, quota, prices, zones."""
+"""`berg gpus`: what Google has of each GPU type: numbers in a machine, quota, prices, zones; and TPUs."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -8,6 +8,7 @@ import click
 
 from berg import gce, google, prices, terminal
 from berg.config import Config
+from berg.features import tpu as tpus
 from berg.features.flex import NOT_ON_DEMAND
 from berg.gce import GPUS, Shape
 from berg.google import last_part
@@ -91,24 +92,89 @@ def add_prices(config: Config, gpu: Gpu) -> None:
         gpu.flex_usd_per_hour = prices.hourly(config, shape, here[0], is_flex=True)
 
 
+@dataclass
+class Tpu:
+    """TPUs as --tpu takes them; prices are of all their machines, in the region of the settings."""
+
+    tpu: str
+    family: str
+    topology: str
+    hosts: int
+    chips: int
+    machine_type: str
+    zones: list[str]  # of all regions
+    usd_per_hour: float | None = None  # None: unknown
+    spot_usd_per_hour: float | None = None
+    flex_usd_per_hour: float | None = None
+
+
+def offered_tpus(config: Config) -> list[Tpu]:
+    listed, places = tpus.listed(), dict[str, list[str]]()
+    pattern = "|".join(sorted({each.machine_type for each in listed}))
+    query = {"filter": f'name eq "({pattern})"', "maxResults": "500"}
+    fields = "items/*/machineTypes(name,zone),nextPageToken"
+    for row in google.items(config, "/aggregated/machineTypes", fields=fields, **query):
+        places.setdefault(row["name"], []).append(last_part(row["zone"]))
+    found = []
+    for each in listed:
+        zones = sorted(places.get(each.machine_type, []))
+        made = Tpu(
+            each.name, each.family, each.topology, each.hosts, each.chips, each.machine_type, zones
+        )
+        shape, region = (
+            Shape(each.machine_type),
+            [zone for zone in zones if zone.startswith(f"{config.region}-")],
+        )
+        for zone in region[:1]:
+            money = [
+                prices.hourly(config, shape, zone),
+                prices.hourly(config, shape, zone, is_spot=True),
+                prices.hourly(config, shape, zone, is_flex=True),
+            ]
+            hourly = [None if usd is None else usd * each.hosts for usd in money]
+            made.usd_per_hour, made.spot_usd_per_hour, made.flex_usd_per_hour = hourly
+        found.append(made)
+    return found
+
+
+def show_tpus(found: list[Tpu]) -> None:
+    rows = []
+    for each in found:
+        money = (each.usd_per_hour, each.spot_usd_per_hour, each.flex_usd_per_hour)
+        numbers = [str(each.hosts), str(each.chips), *map(terminal.dollars, money)]
+        rows.append([each.tpu, *numbers, ", ".join(each.zones)])
+    terminal.show_table(["TPU", "MACHINES", "CHIPS", "DEMAND", "SPOT", "FLEX", "ZONES"], rows)
+
+
 def number(value: float | None) -> str:
     return "?" if value is None else f"{value:g}"
 
 
 @click.command()
 @click.option("-a", "--all", "everywhere", is_flag=True, help="Show the zones of all regions.")
+@click.option(
+    "--tpu", "of_tpus", is_flag=True, help="Show TPUs: families, topologies, prices, zones."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def gpus(everywhere: bool, as_json: bool) -> None:
+def gpus(everywhere: bool, of_tpus: bool, as_json: bool) -> None:
     """Show GPU types: how many a machine may have, quota left, list prices, zones.
 
     Quotas, prices and zones are those of your region, on demand and as Spot; ? means that Google shows
     none. A price is that of the smallest machine with the GPU, without disk and traffic.
 
+    TPUs (--tpu) with one machine are that; several are a slice, whose price is that of all of it. v5p and
+    tpu7x have larger slices than those shown. Google shows no quotas for TPUs.
+
     \b
     berg gpus
+    berg gpus --tpu
     berg gpus --json | jq -r '.[] | select(.type == "l4") | .zones[]'
     """
     config = Config.load()
+    if of_tpus:
+        with terminal.waiting("Asking Google"):
+            shown = offered_tpus(config)
+        return terminal.show_json([asdict(each) for each in shown]) if as_json else show_tpus(shown)
     with terminal.waiting("Asking Google"):
         found = offered(config)
     if as_json:

@@ -20,9 +20,11 @@ ALL = {  # class -> its module
     "Ssd": "ssd",
     "Hang": "hang",
     "Restart": "restart",
+    "Tpu": "tpu",  # it makes slices, so that those below make no groups
     "Spot": "spot",  # `ended` is called in reverse: those above see what becomes of a loss
     "Gke": "gke",  # it takes out what no pod has
     "Flex": "flex",
+    "Roce": "roce",  # its networks are those of the zone, whoever creates the machines
     "Iap": "iap",
     "Docker": "docker",  # around the command with all that those above gave it
     "MaxCost": "cost",  # it sees what those above asked for

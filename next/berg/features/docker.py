@@ -183,7 +183,7 @@ def words(run: Run, image: str) -> list[str]:
     """What runs the command in a container, with its folders and variables."""
     made = ["docker", "run", "--rm", "--pull=never", f"--name={CONTAINER}", "--entrypoint=bash"]
     made += ["--network=host", "--ipc=host", "--ulimit=memlock=-1", "--ulimit=nofile=1048576"]
-    made += ["--gpus=all"] if run.job.gpus else []
+    made += [*["--gpus=all"] * bool(run.job.gpus), *run.container]
     if group := parent(run):  # all its processes get SIGTERM there, and once
         made += [f"--cgroup-parent={group}", "--sig-proxy=false"]
     else:
@@ -192,6 +192,11 @@ def words(run: Run, image: str) -> list[str]:
     made += [f"--env={name}" for name in sorted({*run.variables} - MACHINES | {*run.job.env})]
     # bash would end at SIGTERM before the program that it runs; so it waits for that.
     script = f"trap 'exit 143' TERM\n{run.words[-1]}"
+    if folders := run.variables.get("LD_LIBRARY_PATH"):  # before those of the image
+        folders = shlex.quote(folders)
+        script = (
+            f"export LD_LIBRARY_PATH={folders}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}\n{script}"
+        )
     made += [f"--workdir={run.cwd}", image, *run.words[1:-1], script]
     run.say(f"In a container: {shlex.join(made[:-1])}")
     return made

@@ -85,9 +85,9 @@ class Flex(Feature):
         seconds = int(scheduling["maxRunDuration"]["seconds"])
         if job.rows:
             raise BergError("flex-start is not for sweeps. Use --spot")
-        if not job.gpus or "guestAccelerators" in plan.request:
+        if not job.gpu_type or "guestAccelerators" in plan.request:
             raise BergError(
-                "--flex is for GPUs that are a part of their machine type, such as l4, a100 or h100. "
+                "--flex is for TPUs, and for GPUs that are a part of their machine type, such as l4, a100 or h100. "
                 "Choose another -t, or --spot"
             )
         if not LEAST <= seconds <= MOST:
@@ -99,7 +99,9 @@ class Flex(Feature):
         plan.request["reservationAffinity"] = {"consumeReservationType": "NO_RESERVATION"}
         plan.rows["Machine"] += ", flex-start"
         wait = self.queue_timeout or QUEUE
-        if job.machines > 1 or self.queue_timeout:
+        if plan.create is not gce.create:
+            pass  # another feature has a way of its own
+        elif job.machines > 1 or self.queue_timeout:
             job.returns = True  # it is not lost while its group waits
             plan.create = create_request
         else:

@@ -47,7 +47,8 @@ class Spot(Feature):
         scheduling["onHostMaintenance"] = "TERMINATE"
         scheduling["preemptionNoticeDuration"] = {"seconds": "120"}
         plan.rows["Machine"] += ", Spot"
-        if not plan.job.is_devbox:  # its user would find another machine
+        # The user of a devbox would find another machine; and other features have ways of their own.
+        if not plan.job.is_devbox and plan.create is gce.create:
             plan.job.returns = True
             plan.create = create_group
 
@@ -84,13 +85,19 @@ def path(region: str) -> str:
 
 def groups(config: Config, job: Job) -> list[dict[str, Any]]:
     """The group that was made for this very job, not another one's of the same name."""
-    columns = "items/*/instanceGroupManagers(name,region,allInstancesConfig)"
+    columns = "items/*/instanceGroupManagers(name,region,zone,allInstancesConfig)"
     query = {"filter": f'name="{job.name}"', "fields": columns}
     return [
         row
         for row in google.items(config, "/aggregated/instanceGroupManagers", **query)
-        if row["allInstancesConfig"]["properties"]["metadata"]["berg-job-sha256"] == job.sha256
+        if made_for(row) == job.sha256
     ]
+
+
+def made_for(group: dict[str, Any]) -> str:
+    """The hash of a group's job; "" of a group that is not Berg's."""
+    own = group.get("allInstancesConfig", {}).get("properties", {}).get("metadata", {})
+    return str(own.get("berg-job-sha256", ""))
 
 
 def create_group(
@@ -100,6 +107,34 @@ def create_group(
     region = zones[0].rpartition("-")[0]
     zones = [zone for zone in zones if zone.rpartition("-")[0] == region]
     say(f"Asking for capacity in {region} ({', '.join(zones)})")
+    template, own = make_template(config, request)
+    is_one = job.machines == 1
+    # A machine alone may come back in any zone; several are near each other.
+    again = {"onRepair": {"allowChangingZone": "YES"}} if is_one else {}
+    group = {
+        "name": job.name,
+        "baseInstanceName": job.name[:58].rstrip("-"),
+        "targetSize": int(is_one),
+        "instanceTemplate": template,
+        "updatePolicy": {"type": "OPPORTUNISTIC", "instanceRedistributionType": "NONE"},
+        "instanceLifecyclePolicy": {"forceUpdateOnRepair": "YES", **again},
+        "distributionPolicy": {
+            "zones": [{"zone": f"projects/{config.project}/zones/{zone}"} for zone in zones],
+            "targetShape": "ANY" if is_one else "ANY_SINGLE_ZONE",
+        },
+        "allInstancesConfig": {"properties": {"labels": {"berg-job": job.name}, "metadata": own}},
+    }
+    google.do(config, "POST", path(region), group)
+    if not is_one:
+        names = {"instances": [{"name": name} for name in job.machine_names]}
+        google.do(config, "POST", f"{path(region)}/{job.name}/createInstances", names)
+    return first_zone(config, region, job, say)
+
+
+def make_template(config: Config, request: dict[str, Any]) -> tuple[str, dict[str, str]]:
+    """Make the template that jobs of one kind share; return its path, and the metadata that it leaves
+    to their groups.
+    """
     items = {row["key"]: row["value"] for row in request["metadata"]["items"]}
     own = {key: items.pop(key) for key in OWN}
     labels = {key: value for key, value in request["labels"].items() if key != "berg-job"}
@@ -111,34 +146,18 @@ def create_group(
         "disks": [{**request["disks"][0], "initializeParams": disk}, *request["disks"][1:]],
     }
     digest = hashlib.sha256(json.dumps(properties, sort_keys=True).encode()).hexdigest()[:20]
-    template = f"berg-{digest}"
-    is_one = job.machines == 1
-    # A machine alone may come back in any zone; several are near each other.
-    again = {"onRepair": {"allowChangingZone": "YES"}} if is_one else {}
-    group = {
-        "name": job.name,
-        "baseInstanceName": job.name[:58].rstrip("-"),
-        "targetSize": int(is_one),
-        "instanceTemplate": f"projects/{config.project}/global/instanceTemplates/{template}",
-        "updatePolicy": {"type": "OPPORTUNISTIC", "instanceRedistributionType": "NONE"},
-        "instanceLifecyclePolicy": {"forceUpdateOnRepair": "YES", **again},
-        "distributionPolicy": {
-            "zones": [{"zone": f"projects/{config.project}/zones/{zone}"} for zone in zones],
-            "targetShape": "ANY" if is_one else "ANY_SINGLE_ZONE",
-        },
-        "allInstancesConfig": {"properties": {"labels": {"berg-job": job.name}, "metadata": own}},
-    }
+    name = f"berg-{digest}"
+    make_once(config, "/global/instanceTemplates", {"name": name, "properties": properties})
+    return f"projects/{config.project}/global/instanceTemplates/{name}", own
+
+
+def make_once(config: Config, path: str, body: dict[str, Any]) -> None:
+    """Make what an earlier job may have made as well."""
     try:
-        made = {"name": template, "properties": properties}
-        google.do(config, "POST", "/global/instanceTemplates", made)
+        google.do(config, "POST", path, body)
     except GoogleError as error:
-        if error.status != 409:  # an earlier job of this kind made it
+        if error.status != 409:
             raise
-    google.do(config, "POST", path(region), group)
-    if not is_one:
-        names = {"instances": [{"name": name} for name in job.machine_names]}
-        google.do(config, "POST", f"{path(region)}/{job.name}/createInstances", names)
-    return first_zone(config, region, job, say)
 
 
 def first_zone(config: Config, region: str, job: Job, say: Callable[[str], None]) -> str:

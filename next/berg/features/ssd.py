@@ -54,6 +54,8 @@ class Ssd(Feature):
             plan.request["disks"] += [disk] * self.local_ssd
         # A host's repair takes up to an hour for disks that hold nothing of worth.
         plan.request["scheduling"]["localSsdRecoveryTimeout"] = {"seconds": "0"}
+        if plan.job.is_devbox:  # Google wants to hear that its limit ends what they hold
+            plan.request["scheduling"]["onInstanceStopAction"] = {"discardLocalSsd": True}
         plan.rows["Scratch"] = (
             f"{(comes or self.local_ssd) * gce.SSD_GB:,} GB of local SSD at {SCRATCH}"
         )

@@ -13,7 +13,7 @@ from typing import Any
 
 from localcloud import schema
 from localcloud.call import Call
-from localcloud.compute import catalog, networks, quotas, routers
+from localcloud.compute import catalog, networks, quotas, routers, tpus
 from localcloud.compute.checks import LINK, last, not_found, number_of
 from localcloud.compute.firewalls import firewalls
 from localcloud.compute.listing import listed, page
@@ -101,6 +101,9 @@ def machine_type(project: str, zone: str, kind: catalog.MachineType) -> dict:
             "guestAcceleratorCount": kind.accelerator_count,
         }
         row["accelerators"] = [counts]
+    if generation := tpus.generation_of(kind.name):  # as people saw it of ct6e-standard-1t
+        counts = {"guestAcceleratorType": generation.family.lower()}
+        row["accelerators"] = [{**counts, "guestAcceleratorCount": tpus.chips_of(kind.name)}]
     return row
 
 

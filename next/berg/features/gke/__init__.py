@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from berg.config import Config
     from berg.gce import Shape
     from berg.job import Job
-    from berg.run import Plan
+    from berg.run import Plan, Spec
     from berg.worker import Ending, Run
 
 NOT_IN_PODS = ("Ssd", "Flex", "Iap", "Docker")  # features: what a machine has, and a pod has not
@@ -47,14 +47,12 @@ class Gke(Feature):
         self.room = 0  # pods that its pool can have
         self.values: dict[str, str] = {}  # secrets
 
-    def choose(
-        self, config: Config, gpus: int | None, gpu_type: str, cpus: int | None,
-        machine_type: str, zones: list[str], regions: list[str],
-    ) -> tuple[Shape, list[str]]:  # fmt: skip
+    def choose(self, config: Config, spec: Spec) -> tuple[Shape, list[str]]:
         if not self.cluster:
             raise BergError("--pod-patch is for pods. Name a cluster: --cluster NAME")
         self.row = kube.find(config, self.cluster)
-        shape, self.room = pods.choose(self.row, gpus, gpu_type, cpus, machine_type)
+        asked = (spec.gpus, spec.gpu_type, spec.cpus, spec.machine_type)
+        shape, self.room = pods.choose(self.row, *asked)
         return shape, [self.row["location"]]
 
     def change(self, plan: Plan) -> None:

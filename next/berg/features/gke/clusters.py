@@ -80,8 +80,8 @@ def create(nodes: Nodes, name: str, yes: bool, as_json: bool) -> None:
     rows = kube.gke(config, "GET", "-/clusters").get("clusters", [])
     existing = kube.find(config, name) if any(row["name"] == name for row in rows) else None
     where = [existing["location"]] if existing else [nodes.zone] if nodes.zone else []
-    asked = (nodes.gpus, nodes.gpu_type, None, nodes.machine_type, where, [])
-    shape, zones = gce.choose(config, *asked)
+    shape_of = (nodes.gpus, nodes.gpu_type, None, nodes.machine_type)
+    shape, zones = gce.choose(config, *shape_of, where, [])
     place = f"{zones[0]}/{name}"
     kind = nodes.disk_type or gce.disk_type(shape)
     usd = prices.hourly(config, shape, zones[0], nodes.spot, disk_gb=nodes.disk_gb, disk_type=kind)
