@@ -212,12 +212,16 @@ def zones_with(config: Config, accelerator: str) -> set[str]:
 
 
 def find_image(config: Config, name: str) -> str:
-    """The path of an image, named PROJECT/IMAGE by its family or its own name."""
+    """The path of an image, named [PROJECT/]IMAGE by its family or its own name; without a project in
+    the configured one, or that of the default image.
+    """
     project, _, image = name.rpartition("/")
-    base = f"{config.endpoint or 'https://compute.googleapis.com'}/compute/v1/projects/{project or config.project}"
-    for path in (f"{base}/global/images/family/{image}", f"{base}/global/images/{image}"):
-        if found := google.find(config, path, fields="name"):
-            return f"projects/{project or config.project}/global/images/{found['name']}"
+    projects = [project] if project else [config.project, config.default_image.rpartition("/")[0]]
+    base = f"{config.endpoint or 'https://compute.googleapis.com'}/compute/v1/projects"
+    for owner in filter(None, projects):
+        for path in (f"{owner}/global/images/family/{image}", f"{owner}/global/images/{image}"):
+            if found := google.find(config, f"{base}/{path}", fields="name"):
+                return f"projects/{owner}/global/images/{found['name']}"
     raise BergError(
         f"there is no image or image family {name!r}. "
         f"List them: gcloud compute images list --project {project or config.project}"

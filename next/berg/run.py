@@ -102,7 +102,7 @@ class Spec:
     disk_gb: int = option(
         "--disk-gb", default=200, type=click.IntRange(10), show_default=True, help="Boot disk."
     )
-    image: str = option("--image", default="", metavar="PROJECT/IMAGE", help="Image or family.")
+    image: str = option("--image", default="", metavar="[PROJECT/]IMAGE", help="Image or family.")
     commit: str = option(
         "--commit", "--branch", default="", metavar="COMMIT",
         help="Run this commit, tag or branch, not the working tree.",
@@ -174,7 +174,10 @@ class Plan:
             "usd_at_most": self.usd_at_most,
             "max_run_seconds": self.seconds,
             "scratch_gb": ssds * gce.SSD_GB,
-            "install": {"how": self.rows.get("Install", "")},
+            "install": {
+                "how": self.rows.get("Install", ""),
+                "not_read": self.rows.get("Not read", ""),
+            },
             **({"num_jobs": len(job.rows), "jobs": []} if job.rows else {}),
         }
 
