@@ -84,7 +84,6 @@ def wrong_repositories(t: Trial) -> None:
             (go, ERROR, "commit", {"cwd": empty}),
             (wrong, EITHER, "no-such-branch"),
             ([*GO, "-n", t.name(), "--commit", "0123abcd", "true"], EITHER, "0123abcd"),
-            ([*GO, "--install-script", "no.sh", "true"], EITHER, r"no\.sh"),
         ],
     )
     t.git("checkout", "-q", "--detach")
