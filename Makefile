@@ -10,7 +10,7 @@ SAMPLE ?= 20
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo wheel accept next test test-berg slow examples test-versions foreign chaos whole hostile storm mutate bench lint docs clean
+.PHONY: demo wheel accept next lives test test-berg slow examples test-versions foreign chaos whole hostile storm mutate bench lint docs clean
 
 demo: $(VENV)/demo
 	./examples/demo.sh
@@ -34,7 +34,10 @@ next: next/.venv/made
 	next/.venv/bin/ruff check next
 	next/.venv/bin/ruff format --check next
 	cd next && .venv/bin/mypy --strict berg
-	cd next && .venv/bin/pytest -q -n 2 --dist worksteal
+	cd next && .venv/bin/pytest -q -n $(or $(NEXT_PROCESSES),3) --dist worksteal $(PYTEST)
+	$(if $(PYTEST),,$(MAKE) lives)
+
+lives: next/.venv/made
 	cd next && timeout 900 .venv/bin/python tests/lives.py $(or $(LIVES),6)
 
 next/.venv/made: next/pyproject.toml localcloud/pyproject.toml
