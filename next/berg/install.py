@@ -161,7 +161,7 @@ def foresee(plan: Plan) -> dict[str, str]:
     def is_folder(path: str) -> bool:
         return any(each.startswith(f"{posixpath.normpath(path)}/") for each in paths)
 
-    choice = choose(snapshot.cwd, read, is_folder) if not own else Choice()
+    choice = choose(plan.job.cwd, read, is_folder) if not own else Choice()
     for name in choice.files:
         check_local(choice.folder, read(name) or "", name, paths, missing)
     others = [path for path in sorted(paths, key=lambda path: (path.count("/"), path))
@@ -182,7 +182,7 @@ def foresee(plan: Plan) -> dict[str, str]:
         )
     if missing:
         rows["Not sent"] = f"{', '.join(missing[:SHOWN])}: submodules; git submodule update --init"
-    if wrong := unknown(plan.job.cmd, snapshot.cwd, paths, bool(own or choice.words)):
+    if wrong := unknown(plan.job.cmd, plan.job.cwd, paths, bool(own or choice.words)):
         rows["Careful"] = wrong
     return rows
 
