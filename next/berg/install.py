@@ -182,7 +182,12 @@ def foresee(plan: Plan) -> dict[str, str]:
         )
     if missing:
         rows["Not sent"] = f"{', '.join(missing[:SHOWN])}: submodules; git submodule update --init"
-    if wrong := unknown(plan.job.cmd, plan.job.cwd, paths, bool(own or choice.words)):
+
+    def is_brought(program: str) -> bool:
+        """Whether the user's own installation, or a package of the repository, may bring it."""
+        return bool(own) or any(program in (read(name) or "") for name in choice.files)
+
+    if wrong := unknown(plan.job.cmd, plan.job.cwd, paths, is_brought):
         rows["Careful"] = wrong
     return rows
 
@@ -239,7 +244,7 @@ def check_local(folder: str, text: str, used: str, paths: set[str], missing: lis
         )
 
 
-def unknown(cmd: str, cwd: str, paths: set[str], is_installed: bool) -> str:
+def unknown(cmd: str, cwd: str, paths: set[str], is_brought: Callable[[str], bool]) -> str:
     """What looks wrong in a command: a first word or a script that is nowhere here; "" if nothing."""
     try:
         words = shlex.split(cmd)
@@ -264,8 +269,8 @@ def unknown(cmd: str, cwd: str, paths: set[str], is_installed: bool) -> str:
     elif not is_path and first not in THERE and not is_word_of_bash(first):
         if near := difflib.get_close_matches(first, THERE, 1, 0.75):
             return f"{first} is not a program that is known here. Did you mean {near[0]}?"
-        if not is_installed:  # else a package may bring it
-            return f"{first} is not a program that is known here, and nothing is installed"
+        if not is_brought(first):
+            return f"{first} is not a program that is known here; a package must bring it"
     if first not in RUNS_SCRIPTS:
         return ""
     for path, word in folders.items():
