@@ -1,10 +1,9 @@
 """Secrets: from this computer to the command or the installation, through Secret Manager.
 
-A job has one secret there, which holds all values as a JSON object; what has another place for it
-takes the values from here. Only the machines' account may
-read and delete it. It is deleted when the job has ended, and by Google some time after the job's
-limit in any case. A record has the names alone: who resumes or reruns the job gives the values again,
-so that no record chooses a file or a variable of this computer.
+A job has one secret there, which holds all values as a JSON object; where a machine has them mounted
+it needs none. Only the machines' account may read and delete it. It is deleted when the job has ended,
+and by Google some time after the job's limit in any case. A record has the names alone: who resumes or
+reruns the job gives the values again, so that no record chooses a file or a variable of this computer.
 """
 
 from __future__ import annotations

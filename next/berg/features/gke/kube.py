@@ -26,6 +26,7 @@ NAMESPACE = "default"
 PODS, JOBS = f"/api/v1/namespaces/{NAMESPACE}/pods", f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
 CORE = f"/api/v1/namespaces/{NAMESPACE}"
 LABEL = "cloud.google.com/gke-"
+NO_API = ("PROVISIONING", "STOPPING", "ERROR")  # what clusters are before and after
 SYSTEM = "system"  # the pool of one small node, for Kubernetes itself
 MERGE = "application/merge-patch+json"
 TIMEOUT = (10, 60)  # seconds to connect and to answer
@@ -56,10 +57,10 @@ def gke(
 
 
 def clusters(config: Config) -> list[Row]:
-    """Berg's clusters; none where the user may not see them, or the API is off."""
+    """Berg's clusters that have an API; none where the user may not see them, or Google's is off."""
     try:
         rows = gke(config, "GET", "-/clusters", seconds=SOON).get("clusters", [])
-        return [row for row in rows if is_ours(row)]
+        return [row for row in rows if is_ours(row) and row.get("status") not in NO_API]
     except GoogleError as error:
         if error.status not in (403, 404):
             raise

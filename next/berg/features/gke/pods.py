@@ -165,11 +165,9 @@ def machines(config: Config, job: str = "", zone: str = "", sha256: str = "") ->
 def is_coming(config: Config, job: str) -> bool:
     """Whether a Job makes pods, or one may in a cluster that does not answer."""
     try:
-        servers = [
-            kube.connect(config, row) for row in kube.clusters(config) if row.get("endpoint")
-        ]
+        servers = [kube.connect(config, row) for row in kube.clusters(config)]
         rows = [row for each in servers for row in listed(config, each, kube.JOBS, job)]
-    except (GoogleError, RequestException):
+    except (GoogleError, RequestException, BergError):
         return True
     return not all(map(has_ended, rows))
 
@@ -188,20 +186,20 @@ def has_ended(job: Row) -> bool:
 
 def pod_of(row: Row, place: str, events: list[Row]) -> Pod:
     about, spec = row["metadata"], row["spec"]
-    labels, job = about["labels"], about["labels"]["berg-job"]
+    labels, own = about["labels"], about.get("annotations", {})
+    job = labels.get("berg-job", "")
     status = "RUNNING" if row["status"]["phase"] == "Running" else "PROVISIONING"
     status = "STAGING" if status != "RUNNING" and spec.get("nodeName") else status
     owner: Row = next(iter(about.get("ownerReferences", [])), {})
-    is_one = about["annotations"].get("berg-machines") == "1"
     return Pod(
-        name=job if is_one else f"{job}-{labels.get(INDEX, '0')}",
+        name=job if own.get("berg-machines") == "1" else f"{job}-{labels.get(INDEX, '0')}",
         zone=place,
         status="STOPPING" if "deletionTimestamp" in about else status,
         job=job,
         id=about["uid"],
         created_at=about["creationTimestamp"],
         inner_address=row["status"].get("podIP", ""),
-        machine_type=about["annotations"].get("berg-machine-type", ""),
+        machine_type=own.get("berg-machine-type", ""),
         user=labels.get("berg-user", ""),
         labels=labels,
         note="" if status == "RUNNING" else reason(row, events),
