@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from berg import BergError, google
 from berg.config import SCOPES, Config
@@ -45,6 +46,7 @@ NO_ROOM = {
     "RESOURCE_NOT_READY",
 }
 DEVBOX = "devbox"  # label berg-kind of one
+COLUMNS = "name,id,zone,status,labels,creationTimestamp,machineType,networkInterfaces"
 NO_QUOTA = ("QUOTA_EXCEEDED", "quotaExceeded")
 QUOTA_PAGE = "https://console.cloud.google.com/iam-admin/quotas"
 BOOT = Path(__file__).with_name("boot.py")
@@ -362,8 +364,7 @@ def machines(config: Config, job: str = "", zone: str = "", sha256: str = "") ->
         "filter": f'(labels.berg="1") AND (labels.berg-bucket="{bucket_label(config)}"){named}',
         "maxResults": "500",
     }
-    columns = "name,id,zone,status,labels,creationTimestamp,machineType,networkInterfaces"
-    columns += ",metadata" if sha256 else ""
+    columns = COLUMNS + ",metadata" * bool(sha256)
     path, place = (
         ("/aggregated/instances", "/*/instances") if not zone else (f"/zones/{zone}/instances", "")
     )
@@ -378,6 +379,15 @@ def machines(config: Config, job: str = "", zone: str = "", sha256: str = "") ->
 def made_for(row: dict[str, Any], sha256: str) -> bool:
     items = row.get("metadata", {}).get("items", [])
     return {"key": "berg-job-sha256", "value": sha256} in items
+
+
+def machine(config: Config, zone: str, id: str) -> Machine | None:
+    """A machine of this bucket by its id, whatever its job; None if there is none."""
+    row = google.find(
+        config, f"/zones/{quote(zone, safe='')}/instances/{quote(id, safe='')}", fields=COLUMNS
+    )
+    is_ours = row and row.get("labels", {}).get("berg-bucket") == bucket_label(config)
+    return machine_of(row) if row and is_ours else None
 
 
 def name_is_taken(config: Config, name: str) -> str:
@@ -429,8 +439,8 @@ def delete(config: Config, job: str, sha256: str = "", ids: set[str] | None = No
 
 
 def set_metadata(config: Config, machine: Machine, key: str, value: str) -> None:
-    """Set one metadata value of a machine, which reads it at once; others stay. One that is gone needs
-    no word.
+    """Set one metadata value of a machine, which reads it at once; "" removes it, and others stay. One
+    that is gone needs no word.
     """
     for _ in range(5):
         found = google.find(config, machine.path, fields="metadata")
@@ -438,7 +448,10 @@ def set_metadata(config: Config, machine: Machine, key: str, value: str) -> None
             return None
         before = found["metadata"]
         items = [row for row in before.get("items", []) if row["key"] != key]
-        items.append({"key": key, "value": value})
+        if value:
+            items.append({"key": key, "value": value})
+        elif len(items) == len(before.get("items", [])):
+            return None
         changed = {"fingerprint": before["fingerprint"], "items": items}
         try:
             return google.do(config, "POST", f"{machine.path}/setMetadata", changed)

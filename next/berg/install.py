@@ -22,13 +22,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from berg import BergError, code
+from berg.boot import BERG
 from berg.code import ROOT
 
 if TYPE_CHECKING:
     from berg.run import Plan
     from berg.worker import Run
 
-VENV = ROOT / "berg/env"  # what is installed, on top of the image's own packages
+VENV = BERG / "env"  # what is installed, on top of the image's own packages
 
 
 ERROR = re.compile(
@@ -252,7 +253,7 @@ def is_word_of_bash(word: str) -> bool:
 
 def program() -> str:
     """uv: what boot.py brought, or that of a golden image."""
-    own = (ROOT / "berg/uv", ROOT / "berg/venv/bin/uv")
+    own = (BERG / "uv", BERG / "venv/bin/uv")
     return next((str(file) for file in own if file.exists()), shutil.which("uv") or "")
 
 
