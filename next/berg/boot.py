@@ -6,9 +6,14 @@ SIGTERM when the machine shuts down and keeps the network until it has ended; if
 unit ends what it left and starts it again. A worker that dies is started again; the last line
 deletes the machine, whatever happened. A devbox is switched off instead, and keeps its disk, unless a
 user killed it.
+
+A machine that waits takes guests: jobs that a laptop brings over ssh. Each has this file, and a unit,
+a worker and folders of its own, and leaves the machine to its host.
 """
 
+import contextlib
 import ctypes
+import fcntl
 import hashlib
 import http.client
 import json
@@ -22,11 +27,16 @@ import urllib.error
 import urllib.request
 import zipfile
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 from urllib.parse import quote
 
 ROOT = Path(os.environ.get("BERG_ROOT", "/root"))
-BERG = ROOT / "berg"
+IS_GUEST = "BERG_FOLDER" in os.environ
+BERG = Path(os.environ.get("BERG_FOLDER", ROOT / "berg"))
+GUESTS = ROOT / "berg/jobs"  # their folders
+OPEN = GUESTS / "open"  # is there while guests are taken
+DOOR = GUESTS / "door"  # is locked while that is decided
+OWN = ("code", "berg_results", "data", "scratch")  # of a guest, in the usual places
 Facts = Dict[str, str]  # the attributes of this instance; Python 3.8 knows no dict[…]
 HOST = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
 TRIES = 3  # of a worker that dies
@@ -42,9 +52,8 @@ After=network-online.target nss-lookup.target
 RefuseManualStop=yes
 StartLimitIntervalSec=3600
 StartLimitBurst=5
-OnFailure=berg-delete.service
-[Service]
-ExecStart={python} {script} work
+{failure}[Service]
+ExecStart={command}
 Restart=on-failure
 RestartSec=10
 KillMode=mixed
@@ -59,7 +68,7 @@ DELETE_UNIT = """\
 [Unit]
 Description=Deletes the machine whose worker died again and again
 [Service]
-ExecStart={python} {script} delete
+ExecStart={command}
 StandardOutput=tty
 """
 
@@ -132,8 +141,12 @@ def report(facts: Facts, text: str) -> None:
 
 def delete_machine(ended: Optional[int] = None) -> None:
     """Delete this machine, however often that fails; if the job is over, with the group that would
-    make it again. A devbox only goes off. Without `ended` no worker could work.
+    make it again. A devbox only goes off. Without `ended` no worker could work. A guest only goes.
     """
+    if IS_GUEST:
+        return leave(ended)
+    with contextlib.suppress(OSError):  # the disk may be full
+        close(is_forced=True)
     while True:
         try:
             return ask_for_end(ended)
@@ -189,11 +202,18 @@ def unit() -> bool:
         return False
     script = BERG / "boot.py"
     script.write_bytes(Path(__file__).read_bytes())
-    for name, text in (("berg", UNIT), ("berg-delete", DELETE_UNIT)):
-        text = text.format(python=sys.executable, script=script)
-        Path("/run/systemd/system/" + name + ".service").write_text(text)
+    command, failure = f"{sys.executable} {script} ", "OnFailure=berg-delete.service\n"
+    texts = {"berg-delete": DELETE_UNIT.format(command=command + "delete")}
+    texts["berg"] = UNIT.format(command=command + "work", failure=failure)
+    return start_unit("berg", texts)
+
+
+def start_unit(name: str, texts: Dict[str, str]) -> bool:
+    """Start one of these units; return whether systemd does."""
+    for each, text in texts.items():
+        Path("/run/systemd/system/" + each + ".service").write_text(text)
     done = [subprocess.run(["systemctl", *words]).returncode for words in
-            (["daemon-reload"], ["start", "--no-block", "berg"])]  # fmt: skip
+            (["daemon-reload"], ["start", "--no-block", name])]  # fmt: skip
     return not any(done)
 
 
@@ -226,18 +246,162 @@ def work(facts: Facts) -> Optional[int]:
     return None
 
 
+# --- guests
+
+
+def locked(file: Path, how: int = fcntl.LOCK_EX) -> Any:
+    """The file, locked until it is closed; None if that would take waiting, and `how` forbids it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    opened = file.open("a+")
+    try:
+        fcntl.flock(opened, how)
+        return opened
+    except BlockingIOError:
+        opened.close()
+        return None
+
+
+def guests() -> Dict[str, int]:
+    """The guests that run here, and the process of each; 0 for one that begins."""
+    found = {}
+    for file in GUESTS.glob("*/lock"):
+        free = locked(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        if free:
+            free.close()
+        else:
+            found[file.parent.name] = int(file.read_text() or 0)
+    return found
+
+
+def open_door() -> None:
+    """Take guests from now on."""
+    with locked(DOOR):
+        OPEN.touch()
+
+
+def close(is_forced: bool) -> bool:
+    """Take no guests any more, unless one is here and the end is not forced; return whether it is so."""
+    with locked(DOOR):
+        if guests() and not is_forced:
+            return False
+        if OPEN.exists():
+            OPEN.unlink()
+        return True
+
+
+def end_guests(seconds: float) -> None:
+    """Let all guests end their commands and save their results, and wait for so long."""
+    asked: List[int] = []
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        running = guests()
+        if not running:
+            return
+        for process in {*running.values()} - {0, *asked}:
+            asked.append(process)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGTERM)
+        time.sleep(0.2)
+
+
+def accept(facts: Facts, is_shared: bool) -> None:
+    """Start a guest for a laptop, which came by ssh; exit with what is in its way."""
+    own = GUESTS / facts["berg-job"]
+    host = json.loads(metadata("instance/attributes/?recursive=true"))
+    with locked(DOOR):
+        running = guests()
+        if not OPEN.exists():
+            sys.exit("it takes no jobs any more")
+        if own.name in running or (running and not is_shared):
+            sys.exit(f"it runs {', '.join(running)} already. To run beside it: --share")
+        record = own / "facts.json"
+        if not record.exists() or facts["berg-job-sha256"] not in record.read_text():
+            shutil.rmtree(str(own), ignore_errors=True)  # another job's
+        for folder in (*OWN, "berg", "tmp"):
+            (own / folder).mkdir(parents=True, exist_ok=True)
+        (own / "tmp").chmod(0o1777)
+        for name in ("venv", "uv") if host.get("berg-packages") == facts["berg-packages"] else ():
+            if not (own / "berg" / name).exists():
+                (own / "berg" / name).symlink_to(BERG / name)
+        # A laptop may have slept: the guest ends in time for its host all the same.
+        late = float(facts["berg-seconds"]) + time.time() - float(facts["berg-until"])
+        since = time.clock_gettime(time.CLOCK_BOOTTIME) - max(0.0, late)
+        record.write_text(json.dumps({**facts, "berg-since": str(since)}))
+        os.replace(__file__, str(own / "boot.py"))
+        if not begin(own):
+            sys.exit("it goes off")
+        end = time.monotonic() + 30
+        while own.name not in guests():
+            if time.monotonic() > end:
+                sys.exit("it did not begin the job")
+            time.sleep(0.02)
+
+
+def begin(own: Path) -> bool:
+    """Run a guest as a unit, or without systemd in a session; it goes on when its laptop leaves. Return
+    whether it begins.
+    """
+    words = [shutil.which("unshare") or "unshare", "--mount", sys.executable]
+    words += [str(own / "boot.py"), "guest"]
+    if Path("/run/systemd/system").is_dir():
+        name = "berg-job-" + own.name
+        return start_unit(name, {name: UNIT.format(command=" ".join(words), failure="")})
+    with (own / "console").open("ab") as out:
+        subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+        )
+    return True
+
+
+def enter(own: Path) -> None:
+    """Put a guest's folders in the usual places, for its processes alone, and go on as `work`."""
+    places = {"tmp": Path("/tmp"), **{name: ROOT / name for name in OWN}}
+    for name, place in places.items():
+        place.mkdir(exist_ok=True)
+        subprocess.run(["mount", "--bind", str(own / name), str(place)], check=True)
+    os.environ["BERG_FOLDER"] = str(own / "berg")
+    os.execv(sys.executable, [sys.executable, str(own / "boot.py"), "work"])
+
+
+def told(attributes: Facts) -> Facts:
+    """What this machine was told; of its own job a guest was told by its laptop."""
+    if not IS_GUEST:
+        return attributes
+    shared = {key: text for key, text in attributes.items() if key != "berg-devbox"}
+    return {**shared, **json.loads((BERG.parent / "facts.json").read_text())}
+
+
+def leave(ended: Optional[int]) -> None:
+    """Remove what a guest had here, unless its worker could not save it."""
+    if ended is not None and not (BERG / "unsaved").exists():
+        shutil.rmtree(str(BERG.parent), ignore_errors=True)
+
+
 def main() -> None:
-    if sys.argv[1:] == ["delete"]:
+    words = sys.argv[1:]
+    if words == ["delete"]:
         return delete_machine()
+    if words == ["guest"]:
+        return enter(Path(__file__).parent)
+    if words[:1] == ["accept"]:
+        return accept(json.loads(words[1]), words[2:] == ["share"])
     BERG.mkdir(parents=True, exist_ok=True)
-    if sys.argv[1:] != ["work"] and unit():
+    if words != ["work"] and unit():
         return None
     facts: Facts = {}
     ended = None
     try:
+        if IS_GUEST:
+            lock = locked(BERG.parent / "lock")  # until this process ends
+            lock.truncate(0)
+            print(os.getpid(), end="", file=lock, flush=True)
         instance = json.loads(metadata("instance/?recursive=true"))
-        facts = instance["attributes"]
-        clear_others(str(instance["id"]), instance["name"])
+        facts = told(instance["attributes"])
+        if not IS_GUEST:
+            clear_others(str(instance["id"]), instance["name"])
+            close(is_forced=True)
+            for script in GUESTS.glob("*/boot.py"):  # whose machine went off under them
+                begin(script.parent)
         ended = work(facts)
     except Exception as error:
         report(facts, f"{type(error).__name__}: {error}")

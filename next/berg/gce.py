@@ -45,6 +45,7 @@ NO_ROOM = {
     "UNSUPPORTED_OPERATION",
     "RESOURCE_NOT_READY",
 }
+COLUMNS = "name,id,zone,status,labels,creationTimestamp,machineType,networkInterfaces"
 NO_QUOTA = ("QUOTA_EXCEEDED", "quotaExceeded")
 QUOTA_PAGE = "https://console.cloud.google.com/iam-admin/quotas"
 BOOT = Path(__file__).with_name("boot.py")
@@ -79,14 +80,17 @@ class Instance(Machine):
         return f"/zones/{self.zone}/instances/{self.id}"
 
     def tell(self, config: Config, key: str, value: str) -> None:
-        """Set a value of its metadata, which it reads at once; others stay."""
+        """Set a value of its metadata, which it reads at once; "" removes it, and others stay."""
         for _ in range(5):
             found = google.find(config, self.path, fields="metadata")
             if not found:
                 return None
             before = found["metadata"]
             items = [row for row in before.get("items", []) if row["key"] != key]
-            items.append({"key": key, "value": value})
+            if value:
+                items.append({"key": key, "value": value})
+            elif len(items) == len(before.get("items", [])):
+                return None
             changed = {"fingerprint": before["fingerprint"], "items": items}
             try:
                 return google.do(config, "POST", f"{self.path}/setMetadata", changed)
@@ -404,8 +408,7 @@ def machines(config: Config, job: str = "", zone: str = "", sha256: str = "") ->
         "filter": f'(labels.berg="1") AND (labels.berg-bucket="{bucket_label(config)}"){named}',
         "maxResults": "500",
     }
-    columns = "name,id,zone,status,labels,creationTimestamp,machineType,networkInterfaces"
-    columns += ",metadata" if sha256 else ""
+    columns = COLUMNS + ",metadata" * bool(sha256)
     path, place = (
         ("/aggregated/instances", "/*/instances") if not zone else (f"/zones/{zone}/instances", "")
     )
@@ -420,6 +423,15 @@ def machines(config: Config, job: str = "", zone: str = "", sha256: str = "") ->
 def made_for(row: dict[str, Any], sha256: str) -> bool:
     items = row.get("metadata", {}).get("items", [])
     return {"key": "berg-job-sha256", "value": sha256} in items
+
+
+def machine(config: Config, zone: str, id: str) -> Machine | None:
+    """A machine of this bucket by its id, whatever its job; None if there is none, or in another place."""
+    if not (re.fullmatch(r"[a-z0-9-]+", zone) and id.isdigit()):  # a record may say anything
+        return None
+    row = google.find(config, f"/zones/{zone}/instances/{id}", fields=COLUMNS)
+    is_ours = row and row.get("labels", {}).get("berg-bucket") == bucket_label(config)
+    return machine_of(row) if row and is_ours else None
 
 
 def name_is_taken(config: Config, name: str) -> str:

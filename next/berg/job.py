@@ -119,6 +119,7 @@ class State:
     times: dict[str, str] = field(default_factory=dict)  # of the last attempt, by state
     missing: dict[str, str] = field(default_factory=dict)  # results that the bucket lacks, and why
     synced_until: str = ""  # what was there by then is in the bucket
+    kept_until: str = ""  # its machine waits until then, after its end
 
     @property
     def is_final(self) -> bool:
@@ -136,8 +137,13 @@ class State:
         over = [time for step, time in self.times.items() if step in (STOPPED, *FINAL)]
         if self.times.get(SUBMITTED, "") > began:  # it waits for its next attempt
             over.append(self.times[SUBMITTED])
-        end = age(max(min(over), self.synced_until)) if over else 0
+        end = max(0.0, age(max(min(over), self.synced_until, self.kept_until))) if over else 0
         return self.seconds_before + max(0.0, age(began) - end)
+
+    @property
+    def waits(self) -> float:
+        """Seconds for which its machine still waits, after its end."""
+        return max(0.0, -age(self.kept_until)) if self.kept_until else 0.0
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -241,7 +247,7 @@ def parse(kind: type[Record], content: bytes, name: str) -> Record:
         check_name(re.sub(r"/\d+$", "", record.name))
         check_results(record.results)
         if isinstance(record, State):
-            age(record.changed_at), age(record.created_at)
+            age(record.changed_at), age(record.created_at), record.waits
         return record
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, BergError) as error:
         raise BergError(

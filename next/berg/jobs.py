@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from berg import BergError, features, metrics, place, rows, table, terminal
+from berg import BergError, features, gce, metrics, place, rows, table, terminal
 from berg import job as records
 from berg.bucket import Bucket, Changed, Object
 from berg.config import Config
@@ -42,7 +42,11 @@ def observed(config: Config) -> tuple[list[State], list[Machine]]:
     own: dict[str, list[Machine]] = {}
     for machine in machines:
         own.setdefault(machine.job, []).append(machine)
-    return [judged(config, state, own.get(state.name, [])) for state in states], machines
+        own.setdefault(machine.id, []).append(machine)  # for its guests
+    return [
+        judged(config, state, own.get(state.name, []) or own.get(state.machine_id, []))
+        for state in states
+    ], machines
 
 
 def judged(config: Config, state: State, machines: list[Machine]) -> State:
@@ -77,8 +81,18 @@ def find(config: Config, name: str) -> State:
         return find_row(config, name)
     state, _ = records.read_state(bucket, name)
     if not state.is_final and records.age(state.changed_at) >= records.SILENT:
-        return judged(config, state, place.machines(config, name, state.zone))
+        machines = place.machines(config, name, state.zone) or host_of(config, state)
+        return judged(config, state, machines)
     return state
+
+
+def host_of(config: Config, state: State) -> list[Machine]:
+    """The machine on which a job is a guest, while it runs; none for a job with machines of its own."""
+    if state.is_final or not state.machine_id:
+        return []
+    machine = gce.machine(config, state.zone, state.machine_id)
+    is_host = machine and machine.job != state.name
+    return [machine] if machine and is_host else []
 
 
 def find_row(config: Config, name: str) -> State:
@@ -218,6 +232,7 @@ def list_(
             states = [state for state in states if state.user in ("", config.user)]
         ended = [state.name for state in states if state.is_final]
         shown = {*ended} if is_whole else {*ended[len(ended) - min(limit, len(ended)) :]}
+        shown |= {state.name for state in states if state.waits}
         states = [state for state in states if not state.is_final or state.name in shown]
         if as_json:
             return terminal.show_json([about(config, state, machines) for state in states])
@@ -267,6 +282,7 @@ def show_list(
             state.note,
             ", ".join(f"{count} {outcome}" for outcome, count in counts.items()),
             without_code(state),
+            waiting(state, machines),
             "" if state.results in ("", state.name) else f"results in {state.results}",
         ]
         lines.append(line_of(state, "; ".join(filter(None, words)), everyone))
@@ -277,7 +293,8 @@ def show_list(
                 user = [machine.user] if everyone else []
                 cells = ["", machine.zone, "", "", *user, "", machine.machine_type]
                 lines.append([f"  {name}", machine.status, *cells])
-            if state.is_final and records.age(state.changed_at) > records.SILENT:
+            is_late = records.age(state.changed_at) > records.SILENT
+            if state.is_final and is_late and not state.waits:
                 terminal.warn(
                     f"{machine.name} in {machine.zone} still exists although its job has ended. "
                     f"Delete it: berg kill {state.name}"
@@ -316,6 +333,17 @@ def fitting(columns: list[str], lines: list[list[str]], width: int) -> list[int]
 def without_code(state: State) -> str:
     """The reason, without an exit code that is said beside it."""
     return state.reason.removeprefix(f"exit code {state.exit_code}").removeprefix(": ")
+
+
+def waiting(state: State, machines: list[Machine]) -> str:
+    """That the machine of a job that has ended waits, or on whose machine a job is; "" for most."""
+    if state.waits and any(machine.job == state.name and machine.is_on for machine in machines):
+        left = terminal.duration(state.waits)
+        return f"its machine waits for {left}: berg run --on {state.name}, berg kill {state.name}"
+    if state.is_final:
+        return ""
+    hosts = [machine.job for machine in machines if machine.id == state.machine_id]
+    return f"on {hosts[0]}" if hosts and hosts[0] != state.name else ""
 
 
 def line_of(state: State, words: str, has_user: bool) -> list[str]:
@@ -377,8 +405,8 @@ def all_about(config: Config, name: str, lines: int = LINES) -> dict[str, Any]:
 
 
 def machines_of(config: Config, state: State) -> list[Machine]:
-    """The machines of a job, or the one that has a row of a sweep."""
-    machines = place.machines(config, state.name.partition("/")[0])
+    """The machines of a job, or the one that has a row of a sweep or a guest."""
+    machines = place.machines(config, state.name.partition("/")[0]) or host_of(config, state)
     if "/" in state.name:
         machines = [machine for machine in machines if machine.id == state.machine_id]
     return machines
@@ -432,6 +460,7 @@ def show(name: str, lines: int, ip: bool, views: bool, as_json: bool) -> None:
         "Job": state.name,
         "Note": state.note,
         "State": f"{state.state} {state.reason}".strip(),
+        "Waiting": waiting(state, machines),
         "Exit code": "" if state.exit_code is None else str(state.exit_code),
         "Attempt": str(state.attempt) if state.attempt > 1 else "",
         "Command": job.cmd or "none: a devbox",
@@ -557,6 +586,7 @@ def to_kill(config: Config, name: str, now: bool, yes: bool) -> Callable[[], str
             f"Delete the devbox {name} and what is on its disk?" if is_box else f"End {name}?"
         )
         agree(config, question, job.user, yes, job.created_at)
+    machines = machines or host_of(config, state)
     return lambda: end_job(config, job, state, machines, now)
 
 
@@ -564,12 +594,14 @@ def end_job(config: Config, job: Job, state: State, machines: list[Machine], now
     """Let a job's machines end its command and save its results, and delete them; what it became."""
     name = job.name
     is_on = any(machine.is_on for machine in machines)
-    if is_on and not (now or state.is_final or state.state == SUBMITTED):
-        terminal.say(f"Ending {name}; its last results are saved")
+    is_over = state.state == SUBMITTED or (state.is_final and not state.waits)
+    if is_on and not now and not is_over:
+        what = "the machine of " if state.is_final else ""
+        terminal.say(f"Ending {what}{name}; its last results are saved")
         for machine in machines:
-            machine.tell(config, "berg-kill", config.user)
+            machine.tell(config, f"berg-kill-{name}", config.user)
         began = time.monotonic()
-        while not state.is_final and state.id == job.id:
+        while (not state.is_final or state.waits) and state.id == job.id:
             patience = SAVING if state.state == UPLOADING else PATIENCE
             if time.monotonic() > began + patience:
                 break
@@ -577,6 +609,12 @@ def end_job(config: Config, job: Job, state: State, machines: list[Machine], now
             state = find(config, name)
     remove(config, job)
     was_final = state.is_final
+    if state.waits:  # its worker has not said that this is over
+        with contextlib.suppress(BergError, Changed):
+            last, generation = records.read_state(Bucket(config), name)
+            if last.id == job.id:
+                last.kept_until = records.now()
+                records.write_state(Bucket(config), last, generation)
     state = records.conclude(Bucket(config), job, KILLED, f"killed by {config.user}")
     if state.id != job.id:
         terminal.say(f"{name} is another job now, which was not touched")
@@ -697,6 +735,8 @@ def removal(config: Config, name: str) -> list[Object]:
         )
     if not state.is_final:
         raise BergError(f"{name} is {state.state}. End it first: berg kill {name}")
+    if state.waits and place.machines(config, name, state.zone):
+        raise BergError(f"the machine of {name} still waits. End it first: berg kill {name}")
     prefixes = [
         records.log_prefix(name),
         records.machines_prefix(name),

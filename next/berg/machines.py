@@ -24,15 +24,14 @@ import requests
 
 from berg import BergError, google
 from berg import job as jobs
-from berg.boot import HOST
+from berg.boot import BERG, HOST, IS_GUEST
 from berg.bucket import trouble
-from berg.code import ROOT
 
 if TYPE_CHECKING:
     from berg.worker import Ending, Run
 
 PORT = 29500
-HOSTFILE = ROOT / "berg/hostfile"
+HOSTFILE = BERG / "hostfile"
 SSH, SSHD = Path("/root/.ssh"), Path("/etc/ssh")
 KEY = SSH / "berg_machines"  # with which the first machine logs in to the others
 MPI, TT = Path("/usr/local/bin/mpi"), Path("/usr/local/bin/tt")
@@ -264,6 +263,8 @@ def meet_again(run: Run) -> None:
 
 def write_mpi(run: Run) -> None:
     """Write the program `mpi`, which gives the command's variables to all processes."""
+    if IS_GUEST:  # its host's is there
+        return
     own = {"BERG_NODE_RANK", "PET_NODE_RANK", "USER", "LOGNAME"}
     exports = " ".join(f"-x {name}" for name in [*sorted(run.variables.keys() - own), "PATH"])
     MPI.write_text(MPIRUN.format(hostfile=HOSTFILE, interface=interface(run), exports=exports))
@@ -285,7 +286,7 @@ def write_login(run: Run) -> None:
     TT.write_text(PANES)
     TT.chmod(0o755)
     lines = [f"export {name}={shlex.quote(text)}\n" for name, text in run.variables.items()]
-    (ROOT / "berg/login.sh").write_text("".join(lines))
+    (BERG / "login.sh").write_text("".join(lines))
 
 
 def add_lines(file: Path, lines: list[str]) -> None:

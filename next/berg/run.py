@@ -460,7 +460,7 @@ def resume_plan(
     with terminal.waiting(f"Waiting until the last machine of {job.name} is gone"):
         end = time.monotonic() + LEAVING
         while place.machines(config, job.name) or place.is_coming(config, job.name):
-            if time.monotonic() > end:
+            if state.waits or time.monotonic() > end:
                 raise BergError(f"{job.name} still has a machine. End it: berg kill {job.name}")
             time.sleep(1)
     _, generation = jobs.read_state(bucket, state.name)

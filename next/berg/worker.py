@@ -39,7 +39,7 @@ from berg.feature import Feature
 from berg.job import INSTALLING, LOST, RUNNING, STARTING, STOPPED, SUBMITTED, UPLOADING, Job, State
 from berg.results import Mirror
 
-HOME, RESULTS = code.ROOT / "berg", code.ROOT / "berg_results"
+HOME, RESULTS = boot.BERG, code.ROOT / "berg_results"
 # The mark, and how the command ended, for a worker that is started again; each says of which attempt.
 BEGAN, ENDED = HOME / "began", HOME / "ended"
 KILLS = HOME / "memory-kills"  # of the kernel, for want of memory, when the command began
@@ -72,6 +72,7 @@ class Ending:
     seconds: float = SAVING  # how long sending the last results may take
     is_loss: bool = False  # a machine was lost; where Google replaces it, the next attempt begins
     is_firm: bool = False  # what happens on the other machines does not change it
+    then: Callable[["Run"], None] | None = None  # what this machine does when that is written
 
 
 class EndEarly(Exception):
@@ -104,7 +105,7 @@ class Facts:
             name=row["name"],
             zone=row["zone"].rpartition("/zones/")[2],
             address=row["networkInterfaces"][0]["ip"],
-            attributes=row["attributes"],
+            attributes=boot.told(row["attributes"]),
             preempted=row.get("preempted") == "TRUE",
         )
 
@@ -157,8 +158,9 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Until Google ends this machine; the clock of its kernel began at boot."""
-        return self.job.max_seconds - time.clock_gettime(time.CLOCK_BOOTTIME) + BOOTED
+        """Until Google ends this machine; the clock of its kernel began at boot, and a guest later."""
+        began = float(self.facts.attributes.get("berg-since", BOOTED))
+        return self.job.max_seconds - time.clock_gettime(time.CLOCK_BOOTTIME) + began
 
     def say(self, text: str) -> None:
         print(f"berg: {text}", flush=True)
@@ -224,6 +226,8 @@ def main() -> None:
         over = boot.OVER if has_waited or run.job.returns else boot.CONTINUES
         exit_code = {SUBMITTED: again, LEFT: boot.LEAVES}.get(last.state, over)
         is_killed = last.state == "KILLED"
+        if last.then:
+            last.then(run)
     except NotMine as error:
         print(f"berg: {error}", flush=True)
         exit_code, is_killed = boot.OVER, False
@@ -296,7 +300,7 @@ def claim(config: Config, facts: Facts) -> Run:
     if state.is_final or state.id != job.id:
         raise NotMine(f"the job {name} is {state.state} already")
     log = log_file(HOME, facts)
-    command = Command(facts.id)
+    command = Command(f"{facts.id}-{name}")
     run = Run(config, bucket, facts, job, state, generation, features.of(job), log, command, rank)
     with contextlib.suppress(OSError, ValueError):  # a job needs no login
         machines.open_to_ssh(run)
@@ -506,8 +510,8 @@ def killed_or_taken(run: Run) -> Ending | None:
     with contextlib.suppress(requests.RequestException, ValueError, KeyError):
         facts = Facts.read()
     words, is_loss = facts.attributes if facts else {}, run.job.returns
-    user = words.get("berg-kill") or words.get(f"berg-kill-{rows.number_of(run.job.name)}")
-    if user:
+    name, _, number = run.job.name.partition("/")
+    if user := words.get(f"berg-kill-{name}") or words.get(f"berg-kill-{number or name}"):
         return Ending("KILLED", f"killed by {user}", is_firm=True)
     off = STOPPED if run.job.is_devbox else ""
     if words.get("berg-stop", "") not in ("", run.facts.attributes.get("berg-stop")):  # a new one
@@ -585,6 +589,7 @@ def written_elsewhere(
     repo = code.ROOT / "code" / run.job.repo
     # Saved, searched as a place of its own, or there already.
     skipped = {str(HOME), str(RESULTS), str(repo), run.variables.get("BERG_SCRATCH_DIR", "")}
+    skipped.add(str(code.ROOT / "berg"))
     for top in [repo, *map(Path, places)]:
         end = time.monotonic() + seconds
         for folder, names, files in os.walk(top):

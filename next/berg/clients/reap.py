@@ -168,7 +168,7 @@ def reason(state: State | None, created_at: str, is_on: bool = True) -> str:
     if state is None:
         is_settled = not is_on or records.age(created_at) > SILENT
         return "no job has its name, or a record that can be read" if is_settled else ""
-    is_settled = not is_on or records.age(state.changed_at) > SILENT
+    is_settled = not is_on or records.age(max(state.changed_at, state.kept_until)) > SILENT
     return f"the job is {state.state}" if state.is_final and is_settled else ""
 
 

@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from berg.job import Job
 
 ALL = {  # class -> its module
+    "On": "keep",  # before those that would change a machine
     "Notify": "notify",
     "Secrets": "secrets",
     "Data": "data",
     "Ssd": "ssd",
     "Hang": "hang",
+    "Keep": "keep",  # it hears what the others made of the end
     "Restart": "restart",
     "Tpu": "tpu",  # it makes slices, so that those below make no groups
     "Spot": "spot",  # `ended` is called in reverse: those above see what becomes of a loss

@@ -22,7 +22,7 @@ from berg import BergError, terminal
 from berg import job as jobs
 from berg.bucket import Bucket, Changed, trouble
 from berg.feature import Feature
-from berg.features import cost
+from berg.features import cost, keep
 
 if TYPE_CHECKING:
     from berg.config import Config
@@ -65,7 +65,8 @@ class Budget(Feature):
             spent.pop(own, None)
         total = config.dollars("budget") or math.inf  # a job is resumed where there is no budget
         left = max(0.0, total - sum(spent.values()))
-        if not cost.shorten(plan, left / self.usd_per_hour * 3600, "budget"):
+        seconds = left / self.usd_per_hour * 3600 if self.usd_per_hour else math.inf
+        if not cost.shorten(plan, seconds, "budget"):
             raise BergError(
                 f"${left:.2f} are left of the ${total:g} that your jobs may cost today, and this one "
                 f"costs ${self.usd_per_hour:.2f} an hour. Choose cheaper machines, or wait until "
@@ -146,17 +147,20 @@ class Budget(Feature):
     def ended(self, run: Run, ending: Ending) -> Ending:
         if run.leads and "/" not in run.job.name:
             with contextlib.suppress(*trouble()):
-                self.count(run, is_over=not (ending.is_loss and run.job.returns))
+                is_over = not (ending.is_loss and run.job.returns)
+                self.count(run, is_over, keep.waits(run, ending))
         return ending
 
-    def count(self, run: Run, is_over: bool) -> None:
-        """Note what the job has cost on this machine; until it is over, its most counts."""
+    def count(self, run: Run, is_over: bool, waits: float = 0) -> None:
+        """Note what the job has cost on this machine, which then waits; until it is over, its most
+        counts.
+        """
         path = newest(run.bucket, self.user, run.job)
         if path and (found := run.bucket.find(path)):
             row = json.loads(found)
             self.most, costs = float(row["most"]), row["costs"]
             self.before = sum(usd for id, usd in costs.items() if id != run.facts.id)
-            costs[run.facts.id] = self.cost(run.job.max_seconds - run.seconds)
+            costs[run.facts.id] = self.cost(run.job.max_seconds - run.seconds + waits)
             spent = sum(costs.values())
             write(run.bucket, path, spent if is_over else self.most, costs, self.most)
 

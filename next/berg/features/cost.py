@@ -42,7 +42,7 @@ class MaxCost(Feature):
         self.max_cost, source = limit(plan.config, self.max_cost)
         if not plan.ended:
             plan.job.features["MaxCost"] = self.record()
-        if not self.max_cost:
+        if not self.max_cost or plan.usd_per_hour == 0:
             return
         if plan.usd_per_hour is None:
             raise BergError(
