@@ -293,11 +293,7 @@ def check_out_to(folder: Path, bucket: Bucket, record: dict[str, Any]) -> None:
             raise BergError(f"{each!r} is no commit")
     folder.mkdir(parents=True, exist_ok=True)
     git(folder, "init", "-q")
-    with tempfile.TemporaryFile() as pack:
-        pack.write(bucket.read(str(record["object"])))
-        pack.seek(0)
-        # A pack of a partial clone: git knows that the files of earlier commits are elsewhere.
-        feed(pack, folder, "index-pack", "--stdin", "--promisor")
+    unpack(folder, bucket, str(record["object"]))
     (folder / ".git/shallow").unlink(missing_ok=True)
     if record["shallow"]:
         (folder / ".git/shallow").write_text("".join(f"{each}\n" for each in record["shallow"]))
@@ -319,6 +315,16 @@ def check_out_to(folder: Path, bucket: Bucket, record: dict[str, Any]) -> None:
     places = {path for path, mode, _ in entries(folder, commit) if mode == SUBMODULE}
     for path in places & record.get("submodules", {}).keys():
         check_out_to(folder / path, bucket, record["submodules"][path])
+
+
+def unpack(folder: Path, bucket: Bucket, name: str, **variables: str) -> None:
+    """Add the code of a job to a repository. It is a pack of a partial clone: git knows that the files
+    of earlier commits are elsewhere.
+    """
+    with tempfile.TemporaryFile() as pack:
+        pack.write(bucket.read(name))
+        pack.seek(0)
+        feed(pack, folder, "index-pack", "--stdin", "--promisor", **variables)
 
 
 def is_ref(folder: Path, name: str) -> bool:

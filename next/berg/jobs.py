@@ -825,6 +825,8 @@ def devbox(config: Config, name: str) -> list[Machine]:
         raise BergError(f"there is no devbox {name!r}. See them: berg list")
     if not all(machine.is_devbox for machine in machines):
         raise BergError(f"{name} is a job, which has no disk to keep. End it: berg kill {name}")
+    if not all(machine.has_disk for machine in machines):
+        raise BergError(f"{name} is in pods, which have no disk to keep. End it: berg kill {name}")
     return machines
 
 

@@ -40,6 +40,7 @@ class Machine(ABC):
     user: str = ""
     labels: dict[str, str] = field(default_factory=dict)
     note: str = ""  # what it waits for
+    has_disk: bool = True  # that stays when it is switched off
 
     @property
     def is_devbox(self) -> bool:

@@ -68,22 +68,17 @@ def code_between(bucket: Bucket, first: Job, second: Job) -> str:
     if first.code.get("commit") == second.code.get("commit"):
         return ""
     with tempfile.TemporaryDirectory(prefix="berg-diff-") as scratch:
-        repo, file, commits, heads = Path(scratch, "repo"), Path(scratch, "code.bundle"), [], ""
+        repo, commits = Path(scratch, "repo"), list[str]()
         repo.mkdir()
         code.git(repo, "init", "-q", "--bare", **PLAIN)
         for job in (first, second):
-            commit, head = str(job.code.get("commit")), str(job.code.get("head"))
-            name = str(job.code.get("object"))
+            commit, name = str(job.code.get("commit")), str(job.code.get("object"))
             item = bucket.get(name) if name.startswith(".berg/repos/") else None
             if not re.fullmatch(r"[0-9a-f]{40,64}", commit) or not item or item.size > MOST:
                 raise BergError(
                     f"the code of {job.name} is not in the bucket any more. See: berg show {job.name}"
                 )
-            file.write_bytes(bucket.read(name))
-            heads += f"{head or commit}\n"
-            (repo / "shallow").write_text(heads)  # where the history of a bundle ends
-            words = ["-c", "fetch.fsckObjects=true", "fetch", "-q", str(file)]
-            code.git(repo, *words, f"+refs/berg/{commit}:refs/berg/{commit}", **PLAIN)
+            code.unpack(repo, bucket, name, **PLAIN)
             commits.append(commit)
         options = ["--no-color", "--no-ext-diff", "--no-textconv", "--stat", "--patch"]
         return code.git(repo, "diff", *options, *commits, "--", **PLAIN)

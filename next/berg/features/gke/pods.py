@@ -194,6 +194,7 @@ def pod_of(row: Row, place: str, events: list[Row]) -> Pod:
     return Pod(
         name=job if own.get("berg-machines") == "1" else f"{job}-{labels.get(INDEX, '0')}",
         zone=place,
+        has_disk=False,
         status="STOPPING" if "deletionTimestamp" in about else status,
         job=job,
         id=about["uid"],
