@@ -23,8 +23,8 @@ with open(os.environ["BERG_RESULTS_DIR"] + "/metrics.jsonl", "w") as file:
 def test_what_jobs_wrote_is_shown_and_what_is_new_of_it(cloud: Cloud, project: Path) -> None:
     (project / "train.py").write_text(PROGRAM)
     commit(project)
-    words = ["run", "-g", "0", "-n", "boards", "--wait", "python3 train.py 2"]
-    assert cloud.run(*words, cwd=project).code == 0
+    words = ["run", "-g", "0", "-n", "boards", "python3 train.py 2"]
+    assert cloud.run(*words, cwd=project).code == 0 and cloud.run("wait", "boards").code == 0
     bucket = cloud.bucket
     bucket.write("berg_results/older/events.out.tfevents.1", b"12345678", 0)
     bucket.write("berg_results/older/projector_config.pbtxt", b"/etc/passwd", 0)
