@@ -64,8 +64,8 @@ def site(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any
     (project / "train.py").write_text(PROGRAM_OF_JOBS)
     commit(project)
     words = ["-n", "pages", "--grid", "lr=0.1,0.01", "--note", MARKUP, "--env", "API_KEY=sesame"]
-    done = cloud.run("run", "-g", "0", *words, "--wait", "python3 train.py {lr}", cwd=project)
-    assert done.code == 0, done.err
+    done = cloud.run("run", "-g", "0", *words, "python3 train.py {lr}", cwd=project)
+    assert done.code == 0 and cloud.run("wait", "pages").code == 0, done.err
     with page(cloud) as served:
         yield served
 
