@@ -166,7 +166,7 @@ def ask_for_end(ended: Optional[int]) -> None:
     url, group = base + "/compute/v1/projects/" + project + "/", facts.get("created-by", "")
     group = group.split("/", 2)[2] if "/instanceGroupManagers/" in group else ""
     if ended == STOPS:
-        authorized(url + path + "/stop", "POST", b"")
+        authorized(url + path + "/stop?discardLocalSsd=true", "POST", b"")
     elif group and ended == LEAVES:
         body = json.dumps({"instances": [path], "skipInstancesOnValidationError": True}).encode()
         authorized(url + group + "/deleteInstances", "POST", body)

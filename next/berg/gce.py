@@ -113,7 +113,9 @@ class Instance(Machine):
         google.delete(config, self.path)
 
     def stop(self, config: Config) -> None:
-        google.do(config, "POST", f"{self.path}/stop")
+        google.do(
+            config, "POST", f"{self.path}/stop", discardLocalSsd="true"
+        )  # of any that there are
 
     def start(self, config: Config) -> None:
         try:
