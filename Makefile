@@ -41,6 +41,8 @@ lives: next/.venv/made
 	cd next && timeout 900 .venv/bin/python tests/lives.py $(or $(LIVES),6)
 
 next/.venv/made: next/pyproject.toml localcloud/pyproject.toml
+	tools/require git openssh-client python3-venv rsync
+	[ "$$(id -u)" != 0 ] || tools/require chromium openmpi-bin openssh-server tmux
 	$(PYTHON) -m venv next/.venv
 	next/.venv/bin/pip install --quiet -e ./localcloud -e './next[test]'
 	touch $@
