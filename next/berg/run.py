@@ -349,6 +349,8 @@ def submit(plan: Plan, say: Callable[[str], None] = terminal.say) -> str:
                 f"there is a job {job.name!r} already. Choose another name: -n NAME"
             ) from None
         if plan.snapshot:
+            if not has_name(bucket, job):  # this computer may have slept
+                raise NameTaken(f"{job.name} is another job now. Choose another name: -n NAME")
             bucket.write(jobs.job_path(job.name), job.content())
         if plan.ended and job.rows:
             rows_.resume(bucket, job)
@@ -365,6 +367,14 @@ class NameTaken(BergError):
     """Another submit has the name: nothing of it may be touched."""
 
 
+def has_name(bucket: Bucket, job: Job) -> bool:
+    """Whether the name of a job is still its own."""
+    try:
+        return jobs.read_state(bucket, job.name)[0].id == job.id
+    except BergError:
+        return False
+
+
 @contextlib.contextmanager
 def taken_back(plan: Plan, bucket: Bucket, say: Callable[[str], None]) -> Iterator[None]:
     """After an error or Ctrl-C, leave neither job nor machine. A machine that comes later finds no
@@ -379,14 +389,15 @@ def taken_back(plan: Plan, bucket: Bucket, say: Callable[[str], None]) -> Iterat
         is_main = threading.current_thread() is threading.main_thread()  # others get no signals
         previous = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
         try:
-            if plan.before:
-                bucket.write(jobs.job_path(plan.job.name), plan.before.content())
-            elif not plan.ended:
-                bucket.delete(jobs.job_path(plan.job.name))
+            name, is_ours = plan.job.name, has_name(bucket, plan.job)
+            if is_ours and plan.before:
+                bucket.write(jobs.job_path(name), plan.before.content())
+            elif is_ours and not plan.ended:
+                bucket.delete(jobs.job_path(name))
             end(plan.config, plan.job, plan.features)
-            if not plan.ended:
-                bucket.delete(jobs.state_path(plan.job.name))
-            elif found := bucket.get(jobs.state_path(plan.job.name)):
+            if is_ours and not plan.ended:
+                bucket.delete(jobs.state_path(name))
+            elif is_ours and plan.ended and (found := bucket.get(jobs.state_path(name))):
                 jobs.write_state(bucket, plan.ended, found.generation)
         finally:
             if is_main:
