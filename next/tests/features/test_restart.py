@@ -36,9 +36,13 @@ def test_machines_begin_again_together(cloud: Cloud, project: Path) -> None:
     cmd = (
         "echo $BERG_NODE_RANK.$BERG_ATTEMPT > $BERG_RESULTS_DIR/at-$BERG_NODE_RANK-$BERG_ATTEMPT; "
     )
-    cmd += 'test "$BERG_NODE_RANK" = 0 || { sleep 2; test "$BERG_ATTEMPT" = 2; }'
+    cmd += 'test "$BERG_NODE_RANK" = 0 || { sleep 8; test "$BERG_ATTEMPT" = 2; }'
     words = ["-g", "0", "-n", "pair", "-m", "2", "--each", "--restart-on-failure", "1"]
     done = cloud.run("run", *words, "--wait", cmd, cwd=project)
     assert done.code == 0, cloud.log("pair")
     made = {name.rpartition("/")[2] for name in cloud.names("berg_results/pair/at")}
-    assert made == {"at-0-1", "at-1-1", "at-0-2", "at-1-2"}
+    assert made == {"at-0-1", "at-1-1", "at-0-2", "at-1-2"}, (
+        cloud.log("pair"),
+        cloud.names("berg_results/pair"),
+        cloud.names(".berg/moments/pair"),
+    )

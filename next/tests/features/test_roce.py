@@ -58,6 +58,11 @@ def test_spot_machines_get_networks_variables_and_go(cloud: Cloud, project: Path
 def test_the_policy_of_a_job_goes_with_it_and_networks_are_made_once(
     cloud: Cloud, project: Path
 ) -> None:
+    end = time.monotonic() + 120
+    while time.monotonic() < end and any(
+        "near-" in row["name"] for row in listed(cloud, "instances")
+    ):
+        time.sleep(1)  # the quota is of 16
     done = cloud.run("devbox", *H200[:-1], "--spot", "-n", "near-box", cwd=project)
     assert done.code == 0, done.err
     machines = [row for row in listed(cloud, "instances") if row["name"].startswith("near-box-")]
