@@ -170,6 +170,7 @@ class Mirror:
     refused: dict[str, str] = field(default_factory=dict)  # path -> why it was not sent
     halves: set[str] = field(default_factory=set)  # being rewritten at the last look
     ever_whole: set[str] = field(default_factory=set)  # were whole at some look
+    unopened: set[str] = field(default_factory=set)  # at the last look: too many to be open together
     # Path -> when it began to delay moments.
     delays_since: dict[str, float] = field(default_factory=dict)
     # Open files, and since when they are as they are.
@@ -286,7 +287,7 @@ class Mirror:
             stopped = self.stopped if not left and not self.ending else None
             with stopped() if stopped else contextlib.nullcontext():
                 seen = self.look()
-                pins, databases, unpinned = self.pin(seen)
+                pins, databases = self.pin(seen)
                 time.sleep(CLOCK_STEP)  # a change after this has another time
                 at_ns, now = time.time_ns(), seen if stopped else self.look()
                 moving, may_lock = self.changed(seen, now, pins), not (left or stopped)
@@ -315,7 +316,7 @@ class Mirror:
                 break
             close(pins)
             self.was_restless = True
-        return seen, pins, moving | unpinned, at_ns
+        return seen, pins, moving | self.unopened, at_ns
 
     def changed(
         self, seen: dict[str, os.stat_result], now: dict[str, os.stat_result], pins: dict[str, Pin]
@@ -335,10 +336,8 @@ class Mirror:
                 others.add(path)
         return others
 
-    def pin(self, seen: dict[str, os.stat_result]) -> tuple[dict[str, Pin], set[str], set[str]]:
-        """Open what changed since it was sent; return it, the databases that changed, and what was
-        too much to open.
-        """
+    def pin(self, seen: dict[str, os.stat_result]) -> tuple[dict[str, Pin], set[str]]:
+        """Open what changed since it was sent; return it, and the databases that changed."""
         changed = [
             path
             for path, about in seen.items()
@@ -347,7 +346,8 @@ class Mirror:
         changed.sort(key=lambda path: seen[path].st_mtime_ns)
         pins: dict[str, Pin] = {}
         databases, now, most = set(), time.monotonic(), self.most * 3 // 4
-        if len(changed) > most:
+        self.unopened = {*changed[most:]}
+        if self.unopened:
             self.trouble = "more files changed than may be open at a time"
         for path in changed[:most]:
             if not self.ending and (base := self.database(path)):
@@ -365,7 +365,7 @@ class Mirror:
         self.unchanged_since = {
             path: each for path, each in self.unchanged_since.items() if path in pins
         }
-        return pins, databases & seen.keys(), {*changed[most:]}
+        return pins, databases & seen.keys()
 
     def judged(self, path: str, pin: Pin, now: float) -> Pin:
         """Note whether a file grows, or is half written."""
@@ -499,6 +499,8 @@ class Mirror:
             close(pins)
         self.ever_whole = (self.ever_whole | whole) & seen.keys()
         self.refused = {path: why for path, why in self.refused.items() if path in seen}
+        if self.unopened:  # files go in portions: the wait for a moment begins with the last one
+            self.delays_since, self.waiting_since = {}, 0
         now = time.monotonic()
         self.waiting_since = self.waiting_since or now
         # A new file that is being written is no reason to wait for long; at the end nothing is.
@@ -588,8 +590,9 @@ class Mirror:
                 self.trouble = f"{path}: {error}"
                 return False
             self.refused.pop(path, None)
-            for part in pin.marks.keys() & self.sent.keys() - {path}:  # merged into the database
-                self.sent[part] = self.sent[part]._replace(size=-1)
+            for part in pin.marks:  # merged into the database
+                if part != path and part in self.sent:
+                    self.sent[part] = self.sent[part]._replace(size=-1)
             self.sent[path] = row._replace(
                 mtime_ns=pin.seen.st_mtime_ns, mode=pin.seen.st_mode & 0o7777, grows=pin.grows
             )

@@ -1,0 +1,58 @@
+"""Run the benchmarks and write docs/benchmarks.md, or print the tables of those that are named.
+
+    python bench/run.py [--repeats 3] [--berg NAME=PATH …] [laptop] [machine]
+
+Without --berg it is the one of this environment. With several, the first is what the others are compared with.
+"""
+
+import argparse
+import importlib
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from datetime import date
+from pathlib import Path
+
+from common import TOP
+
+SCRIPTS = ["laptop", "machine"]
+PAGE = """# Benchmarks
+
+`make bench` measures Berg against rclone and gcloud, each side in turn in one run, on the embedded cloud: its own CPU is on the
+same cores. Medians; × is the wall over that of the first row. CPU is that of the program and its children.
+
+{about}
+
+{tables}"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--berg", action="append", default=[], metavar="NAME=PATH")
+    parser.add_argument("scripts", nargs="*")
+    given = parser.parse_args()
+    bergs = dict(each.split("=", 1) for each in given.berg) or {
+        "Berg": str(Path(sys.executable).parent / "berg")
+    }
+    scratch = Path(tempfile.mkdtemp(prefix="berg-bench-"))
+    tables = []
+    try:
+        for script in given.scripts or SCRIPTS:
+            for table in importlib.import_module(script).measure(bergs, given.repeats, scratch):
+                tables.append(table.markdown())
+                print(tables[-1], flush=True)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    if not given.scripts and not given.berg:
+        load = f"other load {os.getloadavg()[2]:.1f}" if hasattr(os, "getloadavg") else ""
+        about = (
+            f"{date.today()}, {os.cpu_count()} cores, Python {platform.python_version()}, {load}."
+        )
+        (TOP / "docs/benchmarks.md").write_text(PAGE.format(about=about, tables="\n".join(tables)))
+
+
+if __name__ == "__main__":
+    main()
