@@ -43,7 +43,7 @@ def starts(bergs: dict[str, str], repeats: int) -> Table:
 def repository(side: Side, folder: Path) -> None:
     """A repository of 20,000 small files in 200 folders."""
     trial = side.trial
-    trial.project = folder
+    trial.repo = folder
     folder.mkdir(parents=True)
     for number in range(FILES):
         path = folder / f"package{number // 1000}/module{number // 100 % 10}/file{number % 100}.py"
@@ -64,10 +64,10 @@ def submits(made: dict[str, Side], repeats: int) -> Iterator[Table]:
         nonlocal number
         number += 1
         for side in made.values():
-            (side.trial.project / "package0/module3/file12.py").write_text(f"edit = {number}\n")
+            (side.trial.repo / "package0/module3/file12.py").write_text(f"edit = {number}\n")
 
     def submit(side: Side) -> Cost:
-        cost = side.berg("run", "-g", "0", "-n", f"job{number}", "true", cwd=side.trial.project)
+        cost = side.berg("run", "-g", "0", "-n", f"job{number}", "true", cwd=side.trial.repo)
         side.berg("wait", f"job{number}")  # its machine is no part of what comes next
         return cost
 
@@ -138,7 +138,7 @@ def fetches(made: dict[str, Side], repeats: int, scratch: Path) -> Iterator[Tabl
     for job, count, size, what in kinds:
         for side in made.values():
             command = f"python3 make.py {count} {size}"
-            side.berg("run", "-g", "0", "--wait", "-n", job, command, cwd=side.trial.project)
+            side.berg("run", "-g", "0", "--wait", "-n", job, command, cwd=side.trial.repo)
         for seconds in (0, FAR):
             runs = {
                 f"`berg fetch`, {name}": fetch(side, seconds, place, job)

@@ -11,24 +11,52 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from berg import BergError, __version__, clients, features, terminal
 
-CORE = {  # command -> its module; a module is imported when its command runs
-    "run": "run", "devbox": "run", "rerun": "run",
-    "list": "jobs", "show": "jobs", "wait": "jobs", "kill": "jobs", "rm": "jobs",
-    "stop": "jobs", "start": "jobs",
-    "log": "logs", "tail": "logs",
-    "fetch": "fetch",
-    "ssh": "ssh", "open": "ssh", "sync": "sync",
-    "init": "init", "doctor": "init", "config": "init", "local": "init", "completion": "init",
-}  # fmt: skip
-COMMANDS = {
-    **CORE,
-    **{name: f"features.{module}" for name, module in features.COMMANDS.items()},
-    **{name: f"clients.{module}" for name, module in clients.COMMANDS.items()},
+RUN = {  # command -> its module, which is imported when it runs, and what it does
+    "run": ("run", "Run a command on a machine of its own"),
+    "devbox": ("run", "Start a machine to work on"),
+    "rerun": ("run", "Run a job again, with other options"),
 }
-
+JOBS = {
+    "list": ("jobs", "Show machines and recent jobs"),
+    "show": ("jobs", "Show all about a job"),
+    "wait": ("jobs", "Wait until jobs have ended"),
+    "log": ("logs", "Print what a job has printed"),
+    "tail": ("logs", "Follow what a job prints"),
+    "fetch": ("fetch", "Download results"),
+    "kill": ("jobs", "End jobs and delete their machines"),
+    "rm": ("jobs", "Delete results, logs and states of jobs"),
+}
+MACHINES = {
+    "ssh": ("ssh", "Open a shell on a machine, or run a command there"),
+    "sync": ("sync", "Send the working tree, again on every change"),
+    "open": ("ssh", "Bring a port of a machine to this computer"),
+    "stop": ("jobs", "Switch devboxes off; their disks stay"),
+    "start": ("jobs", "Switch devboxes on again"),
+}
+SETUP = {
+    "init": ("init", "Choose project and bucket"),
+    "doctor": ("init", "Check all that jobs need"),
+    "config": ("init", "Show and change the settings"),
+    "local": ("init", "The embedded cloud of this computer"),
+    "completion": ("init", "Let the shell complete commands and names"),
+}
+SECTIONS = {
+    "Run": RUN,
+    "Jobs": JOBS,
+    "Machines": MACHINES,
+    "Look": {
+        name: (f"clients.{module}", does) for name, (module, does) in clients.COMMANDS.items()
+    },
+    "Prepare": {
+        name: (f"features.{module}", does) for name, (module, does) in features.COMMANDS.items()
+    },
+    "Set up": SETUP,
+}
+COMMANDS = {name: module for each in SECTIONS.values() for name, (module, _) in each.items()}
 
 OTHERS = {  # what other tools call it -> Berg's command
     "cancel": "kill", "down": "kill", "terminate": "kill", "delete": "kill",
@@ -49,7 +77,6 @@ OPTIONS = {  # what other tools call it -> Berg's way
     "--gpu": "Say how many and which: -g 1 -t l4",
     "--nodes": "For several machines: -m 2 --each",
     "--memory": "For more memory: --machine-type n2-highmem-8",
-    "--region": "For all zones of another region: berg config set region REGION",
     "--partition": "For a kind of GPU: -t TYPE; they are listed by: berg gpus",
     "--time": "For a limit: --max-hours 2",
 }  # fmt: skip
@@ -65,6 +92,19 @@ STARTERS = {"python", "python3", "torchrun", "accelerate", "deepspeed", "bash", 
 class Berg(click.Group):
     def list_commands(self, context: click.Context) -> list[str]:
         return list(COMMANDS)
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, COMMANDS))
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                rows = [(name.ljust(width), does) for name, (_, does) in commands.items()]
+                formatter.write_dl(rows)
+
+    def shell_complete(self, context: click.Context, incomplete: str) -> list[CompletionItem]:
+        options = click.Command.shell_complete(self, context, incomplete)
+        commands = [(name, does) for each in SECTIONS.values() for name, (_, does) in each.items()]
+        found = [CompletionItem(name, help=does) for name, does in commands]
+        return [each for each in found if each.value.startswith(incomplete)] + options
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
@@ -87,7 +127,9 @@ class Berg(click.Group):
 
 
 @click.group(
-    cls=Berg, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    cls=Berg,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="berg COMMAND --help has options and examples.",
 )
 @click.version_option(__version__)
 @click.option(

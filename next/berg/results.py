@@ -170,7 +170,9 @@ class Mirror:
     refused: dict[str, str] = field(default_factory=dict)  # path -> why it was not sent
     halves: set[str] = field(default_factory=set)  # being rewritten at the last look
     ever_whole: set[str] = field(default_factory=set)  # were whole at some look
-    unopened: set[str] = field(default_factory=set)  # at the last look: too many to be open together
+    unopened: set[str] = field(
+        default_factory=set
+    )  # at the last look: too many to be open together
     # Path -> when it began to delay moments.
     delays_since: dict[str, float] = field(default_factory=dict)
     # Open files, and since when they are as they are.

@@ -1,10 +1,15 @@
 """The house: the core names no feature and no client, and modules import each other in one direction."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
+
+import click
 
 import berg
 from berg import clients, features
+from berg.cli import COMMANDS, cli
 
 FOLDER = Path(berg.__file__).parent
 CORE = sorted(FOLDER.glob("*.py"))
@@ -54,9 +59,10 @@ def test_the_core_names_no_feature() -> None:
 def test_features_and_clients_are_all_in_their_lists() -> None:
     own = {file.stem for file in (FOLDER / "features").glob("*.py")} - {"__init__"}
     own |= {file.parent.name for file in (FOLDER / "features").glob("*/__init__.py")}
-    commands = {module.partition(".")[0] for module in features.COMMANDS.values()}
+    commands = {module.partition(".")[0] for module, _ in features.COMMANDS.values()}
     assert own == {*features.ALL.values()} | commands
-    assert {*clients.COMMANDS.values()} <= {file.stem for file in (FOLDER / "clients").iterdir()}
+    modules = {module for module, _ in clients.COMMANDS.values()}
+    assert modules <= {file.stem for file in (FOLDER / "clients").iterdir()}
 
 
 def test_no_feature_imports_a_client() -> None:
@@ -83,3 +89,18 @@ def test_imports_at_the_top_have_no_circle() -> None:
 
     for name in graph:
         visit(name, ())
+
+
+def test_help_imports_no_command() -> None:
+    program = (
+        "import sys; from berg.cli import COMMANDS, cli; cli.main(['--help'], standalone_mode=False);"
+        "print(sorted(sys.modules.keys() & {f'berg.{each}' for each in COMMANDS.values()}))"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert said.stdout.endswith("\n[]\n"), said.stdout + said.stderr
+
+
+def test_each_command_has_a_module_and_a_help() -> None:
+    for name in COMMANDS:
+        command = cli.get_command(click.Context(cli), name)
+        assert command and command.help, name

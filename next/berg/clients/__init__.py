@@ -4,18 +4,18 @@ import shlex
 import sys
 from importlib.util import find_spec
 
-COMMANDS: dict[str, str] = {  # command -> its module
-    "costs": "costs",
-    "diff": "diff",
-    "gpus": "gpus",
-    "image": "image",
-    "page": "page",
-    "profile": "profile",
-    "reap": "reap",
-    "skill": "skill",
-    "sweep": "sweep",
-    "tensorboard": "tensorboard",
-    "top": "top",
+COMMANDS: dict[str, tuple[str, str]] = {  # command -> its module, and what it does
+    "sweep": ("sweep", "Show a sweep: parameters, states, metrics"),
+    "page": ("page", "Jobs, metrics and logs in a browser"),
+    "tensorboard": ("tensorboard", "TensorBoard of jobs in the bucket"),
+    "top": ("top", "How busy machines are, live"),
+    "profile": ("profile", "What a running program spends its time on"),
+    "diff": ("diff", "Compare two jobs"),
+    "costs": ("costs", "What jobs have cost, and what costs money now"),
+    "gpus": ("gpus", "GPU types, quota and prices"),
+    "reap": ("reap", "Find and delete what was left behind"),
+    "image": ("image", "Disk images made of devboxes"),
+    "skill": ("skill", "A page that teaches coding agents Berg"),
 }
 
 

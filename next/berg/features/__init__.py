@@ -34,9 +34,9 @@ ALL = {  # class -> its module
     "Price": "cost",  # and what became of it
 }
 PLACES = ("features.gke.pods",)  # modules that have machines elsewhere: berg/place.py
-COMMANDS: dict[str, str] = {  # command -> its module
-    "data": "data",
-    "cluster": "gke.clusters",
+COMMANDS: dict[str, tuple[str, str]] = {  # command -> its module, and what it does
+    "data": ("data", "Data sets in the bucket"),
+    "cluster": ("gke.clusters", "Kubernetes clusters, whose pods run jobs"),
 }
 
 
