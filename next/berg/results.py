@@ -686,22 +686,28 @@ class Mirror:
             rows[path] for rows in [*self.needed.values()] if path in rows and not rows[path].link
         ]
         needed = {
-            row.generation
+            self.aside(path, row.generation): (row.size, row.crc)
             for row in rows
             if generation and (row.grows or (row.size, row.crc) == (last.size, last.crc))
         }
-        for name in {self.aside(path, each) for each in needed} - self.asides:
+        for name in needed.keys() - self.asides:
             try:
                 self.bucket.copy(self.where + path, generation, name)
             except Changed:
-                # By a write whose answer was lost, of a log that had grown; or by the first machine,
-                # which sent again what all restored.
+                # By a write whose answer was lost, of a log that had grown; or by another machine: the
+                # first one sends again what all restored, and each keeps what it replaces.
                 there = self.bucket.get(self.where + path)
-                is_same = there and (there.size, there.crc) == (last.size, last.crc)
-                if not there or not (is_same or self.is_mine(there)):
+                contents = (last.size, last.crc), needed[name]
+                if there and ((there.size, there.crc) in contents or self.is_mine(there)):
+                    self.bucket.copy(self.where + path, there.generation, name)
+                elif not self.is_kept(name):
                     raise
-                self.bucket.copy(self.where + path, there.generation, name)
             self.asides.add(name)
+
+    def is_kept(self, aside: str) -> bool:
+        """Whether another machine has made the same copy."""
+        copies = self.bucket.list(kept_prefix(self.job))
+        return any(each.name.endswith(aside.rpartition("/")[2]) for each in copies)
 
     def is_mine(self, there: Object) -> bool:
         """Whether this machine wrote an object, or one of the attempts before."""
