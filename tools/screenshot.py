@@ -78,7 +78,7 @@ def draw(folder: Path, scratch: Path) -> None:
     def run(*words: str, typed: str = "") -> str:
         """The output of a command in the repository, below what one would type for it."""
         done = subprocess.run(words, cwd=repo, env=env, stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+                              capture_output=True, text=True)  # fmt: skip
         if done.returncode:
             sys.exit(f"{words}: {done.stderr}")
         return f"$ {typed}\n{done.stdout}"
