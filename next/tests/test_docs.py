@@ -47,10 +47,7 @@ def parse(line: str) -> None:
     if not isinstance(command, click.Group):
         try:
             command.make_context("berg", words)
-        except (
-            click.MissingParameter,
-            click.BadOptionUsage,
-        ):  # a mention, such as `berg kill --now`
+        except (click.MissingParameter, click.BadOptionUsage):  # `berg kill --now` is a mention
             if any(not word.startswith("-") for word in words):
                 raise
 
