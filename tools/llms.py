@@ -7,16 +7,14 @@ import re
 import sys
 from pathlib import Path
 
-TOP = Path(__file__).parent.parent
 OPTIONAL = "To change it"  # the section that a reader with little room may skip
 
 
-def page() -> str:
-    readme = (TOP / "README.md").read_text()
-    (summary,) = re.findall(r"^Berg runs .+$", readme, re.M)
+def page(index: str) -> str:
+    (summary,) = re.findall(r"^Berg runs .+$", index, re.M)
     lines = ["# Berg", "", f"> {summary}", "", "## Start", ""]
     lines.append("- [README](../README.md): what Berg is, the quickstart, how it works")
-    for line in (TOP / "docs/README.md").read_text().splitlines():
+    for line in index.splitlines():
         if heading := re.fullmatch(r"## (.+)", line):
             lines += ["", f"## {'Optional' if heading[1] == OPTIONAL else heading[1]}", ""]
         elif row := re.fullmatch(r"- (\[.+\]\(.+\): .+)", line):
@@ -25,4 +23,5 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(page())
+    target = Path(sys.argv[1])
+    target.write_text(page(target.with_name("README.md").read_text()))

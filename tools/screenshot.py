@@ -1,170 +1,118 @@
-"""Write pictures of the page of a job and of a sweep, as `berg page` shows them, to a folder; where
-Chromium is.
+"""Draw what `berg run` and `berg list` print, and pictures of the page where Chromium is, to a folder.
 
 python tools/screenshot.py docs
+
+The output is that of the embedded cloud, with other ages and costs, so that it is the same each time.
 """
 
-import json
-import math
 import os
-import random
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from html import escape
 from pathlib import Path
 
-from berg import config, job
-from berg.google.storage import Bucket
-
-CHROMIUM = (
-    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = next(
+    filter(None, map(shutil.which, ["chromium", "chromium-browser", "google-chrome"])), ""
 )
-PICTURES = {
-    "page-job.png": ("job/digits-1121-0930-x7k/index.html", 1640),
-    "page-sweep.png": ("sweep/lr/index.html", 1640),
-}
-BEGAN = "2026-11-21T09:3{}:00Z"
+PAGES = {"page-job.png": ("#job/digits", 1500), "page-sweep.png": ("#sweep/lr", 1500)}
+BERG = [sys.executable, "-c", "from berg.cli import main; main()"]
+GIT = ["git", "-c", "user.name=ada", "-c", "user.email=ada@example.com"]
+DATE = {f"GIT_{who}_DATE": "2026-11-21T09:30:00Z" for who in ("AUTHOR", "COMMITTER")}
+PROGRAM = """import argparse, json, math, os, random, time
 
-
-def write_job(
-    bucket: Bucket, name: str, folder: str, rate: float, sweep: str = "", width: int = 64
-) -> None:
-    """What a job that is over leaves in the bucket."""
-    cmd = f"python train.py --lr={rate} --width={width}"
-    this = job.Job(
-        name,
-        cmd,
-        folder,
-        f"gs://{bucket.name}/berg_results/{folder}",
-        "digits",
-        "3f9d2c61" * 5,
-        "b04e77a9" * 5,
-    )
-    this.created_at, this.created_by, this.snapshot = (
-        BEGAN.format(0),
-        "ada",
-        {"commit": "b04e77a9" * 5, "branch": "main"},
-    )
-    this.git_dirty, this.git_changed_files, this.env = (
-        True,
-        ["M train.py"],
-        {"SEED": "7", "WANDB_API_KEY": "x"},
-    )
-    this.gpus_per_machine, this.gpu_type, this.machine_type = 1, "l4", "g2-standard-12"
-    this.image = "projects/deeplearning-platform-release/global/images/pytorch-2-9-cu129-ubuntu-2404-nvidia-580"
-    if sweep:
-        this.sweep, this.params = sweep, {"lr": str(rate), "width": str(width)}
-    state = job.State(
-        "SUCCEEDED", 0, machine=name, zone="us-central1-a", ran_seconds=480, job=this.summary()
-    )
-    state.history = [
-        [word, BEGAN.format(at)] for at, word in enumerate(("SUBMITTED", "STARTING", "RUNNING"))
-    ]
-    state.history += [["UPLOADING", BEGAN.format(8)], ["SUCCEEDED", BEGAN.format(9)]]
-    text = state.to_json()
-    bucket.write(job.metadata_path(name), this.to_json())
-    bucket.write(job.state_path(name), text, metadata={"state": text})
-    dice = random.Random(name)
-    rows, lines = [], [f"[berg] Running: {cmd}"]
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+parser.add_argument("--seconds", type=int, default=0)
+options = parser.parse_args()
+with open(os.environ["BERG_RESULTS_DIR"] + "/metrics.jsonl", "w") as file:
     for step in range(240):
-        loss = (
-            2.3 * math.exp(-step * min(rate, 0.05) * width / 300)
-            + 0.15
-            + dice.gauss(0, 0.03)
-            + max(0, rate - 0.05) * 4
-        )
-        rows.append(
-            {"step": step, "train_loss": round(loss, 4), "test_accuracy": round(1 - loss / 2.6, 4)}
-        )
-        lines.append(
-            f"\x1b[2mstep {step:4}\x1b[0m loss \x1b[36m{loss:.4f}\x1b[0m accuracy \x1b[32m{1 - loss / 2.6:.4f}\x1b[0m"
-        )
-    lines.append(f"[berg] Job {name} SUCCEEDED")
-    began = 1795253520
-    samples = [
-        {"time": began + at, "cpu_percent": 30 + dice.gauss(0, 4), "memory_percent": 22 + at / 60}
-        | {
-            "gpus": [
-                {
-                    "index": 0,
-                    "percent": 88 + dice.gauss(0, 5),
-                    "memory_mb": 9000 + at,
-                    "watt": 66 + dice.gauss(0, 2),
-                }
-            ]
-        }
-        for at in range(0, 480, 30)
-    ]
-    bucket.write(
-        f"berg_results/{folder}/metrics.jsonl", "".join(json.dumps(each) + "\n" for each in rows)
-    )
-    bucket.write(f"{job.log_prefix(name)}{name}.1.log", "\n".join(lines) + "\n")
-    bucket.write(
-        f"{job.log_prefix(name)}{name}.1.usage.jsonl",
-        "".join(json.dumps(each) + "\n" for each in samples),
+        loss = 2.3 * math.exp(-step * options.lr * 0.8) + 0.15 + random.gauss(0, 0.03) + options.lr
+        print(f"step {step:4} loss {loss:.4f} accuracy {1 - loss / 2.6:.4f}")
+        file.write(json.dumps({"step": step, "loss": loss, "accuracy": 1 - loss / 2.6}) + "\\n")
+time.sleep(options.seconds)
+"""
+# What differs each time -> what is drawn, of the same width.
+SAME = [(r"(?<=  )\d+[smhd] ", lambda found: f"{'2m':{len(found[0])}}"),
+        (r"\$\d\.\d\d(?=  )", lambda found: "$0.04")]  # fmt: skip
+LETTER, LINE, EDGE = 8.43, 20, 16  # pixels of a letter, from line to line, and around all
+
+
+def svg(text: str) -> str:
+    """A picture of a terminal; lines that begin with $ are typed."""
+    lines = text.rstrip().splitlines()
+    width = round(max(map(len, lines)) * LETTER + 2 * EDGE)
+    height = len(lines) * LINE + 2 * EDGE
+    rows = [
+        f'<text x="{EDGE}" y="{EDGE + LINE * number + 14}"'
+        + ' font-weight="bold"' * line.startswith("$ ") + f">{escape(line)}</text>"
+        for number, line in enumerate(lines)
+    ]  # fmt: skip
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}">\n'
+        f'<rect width="{width}" height="{height}" rx="8" fill="#f6f8fa"/>\n'
+        '<g font-family="ui-monospace, Menlo, Consolas, monospace" font-size="14" fill="#1f2328"'
+        ' style="white-space: pre" xml:space="preserve">\n' + "\n".join(rows) + "\n</g>\n</svg>\n"
     )
 
 
-def main(folder: Path) -> None:
-    if not CHROMIUM:
-        sys.stderr.write(
-            f"{', '.join(PICTURES)} stay as they are: Chromium is not installed (apt-get install chromium)\n"
-        )
-        return
-    with tempfile.TemporaryDirectory() as scratch:
-        home, out = Path(scratch) / "berg", Path(scratch) / "out"
-        clean = {
-            key: value
-            for key, value in os.environ.items()
-            if not key.startswith(("BERG_", "GOOGLE_"))
-        }
-        env = {**clean, "BERG_HOME": str(home), "HOME": scratch}
-        berg = [sys.executable, "-m", "berg"]
-        subprocess.run([*berg, "init", "--local", "-y"], env=env, check=True, capture_output=True)
-        try:
-            settings = json.loads((home / "berg.json").read_text())
-            known = {key: value for key, value in settings.items() if key in config.HELP}
-            bucket = Bucket(config.Config(**known))
-            write_job(bucket, "digits-1121-0930-x7k", "digits", 0.02)
-            for number in range(12):
-                rate, width = (0.003, 0.01, 0.03, 0.1)[number % 4], (32, 64, 128)[number // 4]
-                write_job(bucket, f"lr-{number:02}", f"lr/{number:02}", rate, "lr", width)
-            bucket.write(job.sweep_path("lr"), json.dumps({"jobs": []}))
-            names = ["digits-1121-0930-x7k", "lr"]
-            subprocess.run(
-                [*berg, "page", "--export", str(out), *names],
-                env=env,
-                check=True,
-                capture_output=True,
-            )
-        finally:
-            subprocess.run(
-                [*berg, "local", "reset", "-y"], env=env, check=True, capture_output=True
-            )
-        for name, (page, height) in PICTURES.items():
-            shot = Path(scratch) / name
-            command = [
-                CHROMIUM,
-                "--headless",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--hide-scrollbars",
-                "--no-first-run",
-            ]
-            command += [
-                f"--user-data-dir={scratch}/profile",
-                "--disable-background-networking",
-                "--disable-component-update",
-            ]
-            command += [
-                f"--window-size=1000,{height}",
-                f"--screenshot={shot}",
-                (out / page).as_uri(),
-            ]
-            subprocess.run(command, check=True, capture_output=True, timeout=60)
-            shutil.copyfile(shot, folder / name)
+def draw(folder: Path, scratch: Path) -> None:
+    clean = {
+        key: text for key, text in os.environ.items() if not key.startswith(("BERG_", "GOOGLE_"))
+    }
+    env = {
+        **clean,
+        **DATE,
+        "BERG_HOME": str(scratch / "berg"),
+        "HOME": str(scratch),
+        "BERG_USER": "ada",
+    }
+    env |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    repo = scratch / "digits"
+    repo.mkdir()
+    (repo / "train.py").write_text(PROGRAM)
+    (repo / "requirements.txt").write_text("")
+
+    def run(*words: str, typed: str = "") -> str:
+        """The output of a command in the repository, below what one would type for it."""
+        done = subprocess.run(words, cwd=repo, env=env, stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True)  # fmt: skip
+        if done.returncode:
+            sys.exit(f"{words}: {done.stderr}")
+        return f"$ {typed}\n{done.stdout}"
+
+    for words in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-q", "-m", "Train"]):
+        run(*GIT, *words)
+    run(*BERG, "init", "--local", "-y")
+    try:
+        cmd = "python train.py --lr=0.02"
+        plan = run(*BERG, "run", "--dry-run", "-n", "digits", "--spot", cmd,
+                   typed=f'berg run -n digits --spot "{cmd}"')  # fmt: skip
+        run(*BERG, "run", "-g", "0", "-n", "lr", "--grid", "lr=0.003,0.01,0.03,0.1", "--parallel", "2",
+            "--wait", "python train.py --lr={lr}")  # fmt: skip
+        run(*BERG, "run", "-n", "digits", "--spot", "--wait", cmd)
+        box = run(*BERG, "run", "-n", "long", f"{cmd} --seconds=900")
+        while "RUNNING" not in box:
+            box = run(*BERG, "list", typed="berg list")
+        for pattern, same in SAME:
+            box = re.sub(pattern, same, box)
+        (folder / "run.svg").write_text(svg(plan))
+        (folder / "list.svg").write_text(svg(box))
+        if CHROMIUM:
+            run(*BERG, "page", "--export", str(scratch / "out"), "digits", "lr")
+            for name, (place, height) in PAGES.items():
+                run(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+                    f"--user-data-dir={scratch}/profile", f"--window-size=1000,{height}",
+                    f"--screenshot={folder.absolute() / name}",
+                    (scratch / "out/index.html").as_uri() + place)  # fmt: skip
+        else:
+            sys.stderr.write(f"{', '.join(PAGES)} stay as they are: Chromium is not installed\n")
+    finally:
+        run(*BERG, "local", "reset", "-y")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    with tempfile.TemporaryDirectory() as temporary:
+        draw(Path(sys.argv[1]), Path(temporary))

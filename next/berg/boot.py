@@ -53,6 +53,7 @@ RefuseManualStop=yes
 StartLimitIntervalSec=3600
 StartLimitBurst=5
 {failure}[Service]
+Environment=HOME=/root
 ExecStart={command}
 Restart=on-failure
 RestartSec=10

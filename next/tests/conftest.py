@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from localcloud import control
 
 from berg import gce, google
 from berg.bucket import Bucket
 from berg.config import Config
+from localcloud import control
 
 # A first boot holds no locks, the image has what a golden one has, and rights count at once.
 SETTINGS = {"first_boot": 0, "prepared": 1, "operation": 0.2, "grant_delay": 1, "account_delay": 1}

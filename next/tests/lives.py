@@ -20,12 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from localcloud import control
-
 from berg.bucket import Bucket, Changed
 from berg.command import open_for_writing, stop
 from berg.config import Config
 from berg.results import Mirror
+from localcloud import control
 
 sys.path.append(str(Path(__file__).parents[2]))  # behind this berg: beside `accept` is another one
 
