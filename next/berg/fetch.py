@@ -23,7 +23,7 @@ import click
 from berg import BergError, jobs, table, terminal
 from berg.bucket import THREADS, Bucket, Changed, Object
 from berg.config import Config
-from berg.job import RESULTS, State, check_results, kept_prefix, row_states, states
+from berg.job import OBEYED, RESULTS, State, check_results, kept_prefix, row_states, states
 from berg.options import complete_names
 from berg.results import Row, download, hashed, is_plain, is_there, newest
 
@@ -32,7 +32,6 @@ HERE = Path.home() / "berg_results"
 PAUSE = 10  # seconds between two downloads of `fetch --watch`
 MOST_NAMED = 20  # files that are missing
 NOTES, PARTS = ".berg-fetched", ".berg-parts"
-OBEYED = {".git", ".hg", ".svn"}  # programs on this computer would obey what is below
 # Errors of a name that this file system cannot hold, or not together with the others.
 NO_PLACE = {
     errno.ENAMETOOLONG,

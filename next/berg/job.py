@@ -30,6 +30,7 @@ SUCCEEDED, FAILED, KILLED, LOST = "SUCCEEDED", "FAILED", "KILLED", "LOST"
 FINAL = (SUCCEEDED, FAILED, KILLED, LOST)
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,56}[a-z0-9])?")
 RESULTS = "/root/berg_results"
+OBEYED = {".git", ".hg", ".svn"}  # programs on a laptop would obey what is below
 JOBS = ".berg/jobs/"
 SILENT = 300  # seconds without a machine and without a new state, after which a job is LOST
 
@@ -220,7 +221,8 @@ def new_name(repo: str) -> str:
 def check_results(folder: str) -> str:
     """The path of a results folder below berg_results/, without slashes around it."""
     folder = folder.removeprefix(RESULTS).strip("/")
-    if not folder or any(part in ("", ".", "..") for part in folder.split("/")):
+    wrong = {"", ".", "..", *OBEYED}
+    if not folder or wrong & {part.lower() for part in folder.split("/")}:
         raise BergError(f"{folder!r} is no folder below {RESULTS}. Name one: -r sweep1/bs_256")
     return folder
 

@@ -131,8 +131,9 @@ def state(**values) -> bytes:
 @pytest.mark.parametrize(
     "content",
     [b"", b"[]", b"null", b"{", state(name=7), state(name="../x"), state(results="../../x"),
+     state(results="a/.Git/hooks"),  # a fetch would make a repository of ~/berg_results/a
      state(times={}), state(times={"SUBMITTED": "x"}), state(attempt="1"), state(missing=[1])],
-    ids=range(11),  # else a time would be in their names, which two processes must agree on
+    ids=range(12),  # else a time would be in their names, which two processes must agree on
 )  # fmt: skip
 def test_a_damaged_record_is_an_error_that_names_it(content):
     with pytest.raises(BergError, match="state.json"):

@@ -29,7 +29,8 @@ from berg import job as records
 from berg.bucket import THREADS, Bucket, Changed, Object, checksum
 from berg.clients import how_to_install
 from berg.config import Config, home
-from berg.fetch import NO_PLACE, OBEYED
+from berg.fetch import NO_PLACE
+from berg.job import OBEYED
 from berg.options import complete_names
 from berg.results import is_plain
 

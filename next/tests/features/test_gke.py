@@ -1,6 +1,8 @@
 """Jobs in pods of a cluster: as a user has them on machines."""
 
 import json
+import os
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -114,6 +116,15 @@ def test_ssh_and_sync_reach_a_pod(cluster: Cloud, project: Path) -> None:
     assert done.code == 1 and "berg kill pod5" in done.err
     assert cluster.run("kill", "-y", "pod5").code == 0
     assert "pod5" not in names(cluster, "jobs")
+
+
+def test_a_token_for_kubectl_imports_no_module_of_the_current_folder(
+    cloud: Cloud, tmp_path: Path
+) -> None:
+    (tmp_path / "click.py").write_text("raise SystemExit('this was imported')\n")
+    env = {**os.environ, "HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
+    done = subprocess.run(kube.program(), cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert '"ExecCredential"' in done.stdout, done.stderr
 
 
 def test_what_pods_cannot_have_is_refused(cluster: Cloud, project: Path) -> None:

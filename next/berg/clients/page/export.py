@@ -12,7 +12,7 @@ from berg import job as records
 from berg.bucket import Bucket, Changed
 from berg.clients.page import data
 from berg.config import Config
-from berg.fetch import OBEYED
+from berg.job import OBEYED
 from berg.results import is_plain
 
 LARGEST = 10 << 20  # bytes of a file that is written

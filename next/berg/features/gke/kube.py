@@ -271,7 +271,9 @@ def kubectl() -> str:
 
 def program() -> list[str]:
     """The words that print the user's token for kubectl."""
-    return [sys.executable, "-c", "from berg.cli import main; main()", "cluster", "token"]
+    without = "import sys; sys.path[:] = filter(None, sys.path)"  # modules of the current folder
+    words = f"{without}; from berg.cli import main; main()"
+    return [sys.executable, "-c", words, "cluster", "token"]
 
 
 def reaching(config: Config, place: str) -> list[str]:
