@@ -6,6 +6,7 @@ from importlib.util import find_spec
 
 COMMANDS: dict[str, str] = {  # command -> its module
     "costs": "costs",
+    "dashboard": "dashboard",
     "diff": "diff",
     "gpus": "gpus",
     "image": "image",
