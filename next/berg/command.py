@@ -31,6 +31,7 @@ class Command:
         self.cut: dict[int, float] = {}
         self.deadline = 0.0  # time.monotonic() at which what is left is killed
         self.top = os.getpid()
+        self.spared: set[int] = set()  # pids of Berg's own programs, which are below it, too
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
     def start(self, words: list[str], cwd: Path, env: dict[str, str], log: Path) -> None:
@@ -122,7 +123,8 @@ class Command:
         found: list[int] = []
         pending = [self.top]
         while pending:
-            below = [pid for pid in children.get(pending.pop(), []) if pid != os.getpid()]
+            own = {os.getpid(), *self.spared}
+            below = [pid for pid in children.get(pending.pop(), []) if pid not in own]
             found += below
             pending += below
         for file in self.group.rglob("cgroup.procs") if self.group else ():

@@ -54,6 +54,8 @@ LOCKS = {  # -> arguments of uv
 # In a pyproject.toml: it is a package; it is none.
 BUILD = re.compile(r"^\[(build-system|tool\.setuptools)\b", re.M)
 NO_PACKAGE = re.compile(r"^(package|package-mode|distribution) = false", re.M)
+TABLE = r"^\[{}\] *(?:#.*)?\n((?:(?!\[).*\n?)*)"  # of TOML: its lines, up to the next one
+KEY = re.compile(r'^"?([\w.-]+)"? *=', re.M)
 # A lock was made with its author's settings, without which uv would refuse it.
 NEWER = re.compile(r'^exclude-newer(?:-span)? = "([^"]+)"', re.M)
 CONDA = re.compile(
@@ -173,6 +175,9 @@ def foresee(plan: Plan) -> dict[str, str]:
             f"{option_for(conda)}; or run without it: --install none"
         )
     what = f"{choice.files[0]}: {shlex.join(choice.words)}" if choice.words else own
+    project = read(posixpath.normpath(f"{choice.folder}/pyproject.toml")) or ""
+    if choice.is_locked and (left := left_out(project)):
+        what += f'; without {", ".join(left)}: --install "uv sync --locked --{left[0]}"'
     what = "nothing (--install none)" if own == NONE else what or "nothing: no file says what"
     rows = {"Install": what}
     if others and not own:
@@ -190,6 +195,22 @@ def foresee(plan: Plan) -> dict[str, str]:
     if wrong := unknown(plan.job.cmd, plan.job.cwd, paths, is_brought):
         rows["Careful"] = wrong
     return rows
+
+
+def left_out(project: str) -> list[str]:
+    """Extras and groups of a pyproject.toml that `uv sync` does not install, as its options name them."""
+
+    def keys(table: str) -> list[str]:
+        found = re.search(TABLE.format(re.escape(table)), project, re.M)
+        return KEY.findall(found[1]) if found else []
+
+    default = re.search(r'^default-groups *= *(\[[^]]*\]|"all")', project, re.M)
+    installed = default[1] if default else '"dev"'
+    groups = keys("dependency-groups") if installed != '"all"' else []
+    return [
+        *(f"extra {name}" for name in keys("project.optional-dependencies")),
+        *(f"group {name}" for name in groups if f'"{name}"' not in installed.replace("'", '"')),
+    ]
 
 
 def is_source(path: str) -> bool:

@@ -7,7 +7,7 @@
 .berg/machines/<job>/                its machines: rank, phase, host keys
 .berg/rows/<job>/<number>.json       states of a sweep's rows
 .berg/moments/<job>/                 its results as they were at moments, and what these keep
-.berg/logs/<job>/<machine>.<time>.log
+.berg/logs/<job>/                    <machine>.<time>.log, and .usage.jsonl: samples
 berg_results/<results>/              the results
 """
 

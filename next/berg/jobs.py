@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from berg import BergError, features, gce, metrics, place, rows, table, terminal
+from berg import BergError, features, gce, metrics, place, rows, table, terminal, usage
 from berg import job as records
 from berg.bucket import Bucket, Changed, Object
 from berg.config import Config
@@ -400,6 +400,7 @@ def all_about(config: Config, name: str, lines: int = LINES) -> dict[str, Any]:
         "running": [asdict(machine) for machine in machines],
         "results": [{"path": each.name[len(folder) :], "bytes": each.size} for each in listed],
         "metrics": metrics.finite(metrics.of_results(bucket, state.results).last),
+        "usage": usage.summary(usage.read(bucket, state.name)),
         "log": logs.last_lines(bucket, state.name, lines),
     }
 
@@ -472,6 +473,10 @@ def show(name: str, lines: int, ip: bool, views: bool, as_json: bool) -> None:
         "Results": f"gs://{config.bucket}/{records.results_prefix(state.results)}",
         "Cost": f"{terminal.dollars(state.usd)}, at {terminal.dollars(state.usd_per_hour)} an hour",
         "Metrics": ", ".join(f"{key} {metrics.text(value)}" for key, value in values.items()),
+        "Usage": ", ".join(
+            f"{name} {row['mean']:.0f} % (peak {row['peak']:.0f} %)"
+            for name, row in usage.summary(usage.read(bucket, state.name)).items()
+        ),
         "Missing": "\n".join(f"{path}: {reason}" for path, reason in state.missing.items()),
         "Times": "\n".join(f"{time} {step}" for step, time in state.times.items()),
         "User": job.user,

@@ -30,7 +30,7 @@ from typing import Any
 
 import requests
 
-from berg import BergError, boot, code, features, google, install, machines, reasons, rows
+from berg import BergError, boot, code, features, google, install, machines, reasons, rows, usage
 from berg import job as jobs
 from berg.bucket import Bucket, Changed, Object, checksum
 from berg.command import Command
@@ -239,7 +239,7 @@ def main() -> None:
 
 
 def sweep(run: Run) -> Ending:
-    with every(lambda: LOG, LogSender(run).send, last=True):
+    with every(lambda: LOG, Sender(run, run.log).send, last=True):
         return rows.work(run)
 
 
@@ -259,7 +259,7 @@ def attempt(run: Run) -> Ending:
         stopped=run.command.frozen,
         cut=run.command.cut,
     )
-    with every(lambda: LOG, LogSender(run).send, last=True):
+    with every(lambda: LOG, log_and_samples(run), last=True):
         ending = ending_of(run, mirror)
         note_ending(run, ending)
         ending = finish(run, mirror, ending)
@@ -617,23 +617,38 @@ def conclude(run: Run, ending: Ending) -> None:
     run.write_state(ending.state, **changes)
 
 
-class LogSender:
-    """Sends what is new of this machine's log; what is in the bucket is not sent again."""
+def log_and_samples(run: Run) -> Callable[[], None]:
+    """What sends the log of a job, and samples of how busy this machine is."""
+    samples = run.log.with_suffix(usage.ENDING)
+    sampler = usage.Sampler(samples, run.command.spared)
+    senders = [Sender(run, run.log), Sender(run, samples)]
 
-    def __init__(self, run: Run):
-        self.run, self.name = run, f"{jobs.log_prefix(run.job.name)}{run.log.name}"
-        present = run.bucket.get(self.name)
-        self.sent, self.generation = (present.size, present.generation) if present else (0, 0)
+    def step() -> None:
+        sampler.look()
+        for sender in senders:
+            sender.send()
+
+    return step
+
+
+class Sender:
+    """Sends what is new of a file that grows, to the job's logs."""
+
+    def __init__(self, run: Run, file: Path):
+        self.run, self.file, self.name = run, file, f"{jobs.log_prefix(run.job.name)}{file.name}"
+        self.sent = self.generation = 0
 
     def send(self) -> None:
-        with self.run.log.open("rb") as file:
+        if not self.file.exists():
+            return
+        with self.file.open("rb") as file:
             while True:
                 file.seek(self.sent)
                 if not (piece := file.read(PIECE)):
                     return
                 try:
                     made = self.append(piece)
-                except Changed:  # an earlier try whose answer was lost
+                except Changed:  # an earlier try whose answer was lost, or a worker that died
                     present = self.run.bucket.get(self.name)
                     if not present or checksum(file, 0, present.size) != present.crc:
                         raise
@@ -641,7 +656,7 @@ class LogSender:
                 self.sent, self.generation = made.size, made.generation
 
     def append(self, piece: bytes) -> Object:
-        """Append a piece to the log in the bucket; return its object."""
+        """Append a piece to the object; return what it is then."""
         bucket = self.run.bucket
         if not self.generation:
             return bucket.write(self.name, piece, 0)

@@ -69,7 +69,8 @@ class Cloud:
         return [item.name for item in self.bucket.list(prefix)]
 
     def log(self, job: str) -> str:
-        return b"".join(map(self.read, self.names(f".berg/logs/{job}/"))).decode(errors="replace")
+        names = [name for name in self.names(f".berg/logs/{job}/") if name.endswith(".log")]
+        return b"".join(map(self.read, names)).decode(errors="replace")
 
 
 @pytest.fixture(scope="session")

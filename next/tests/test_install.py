@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from conftest import Cloud, Done, commit
 
-from berg.install import choose
+from berg.install import choose, left_out
 
 LOCK = 'version = 1\n[[package]]\nname = "core"\nsource = { editable = "libs/core" }\n'
 GIT = ["git", "-c", "protocol.file.allow=always"]
@@ -59,6 +59,39 @@ def test_a_package_in_a_submodule_that_is_not_here_is_refused(
     assert done.code == 1 and "git submodule update --init libs/core" in done.err
     (project / "uv.lock").write_text(LOCK.replace("libs/core", "../elsewhere"))
     assert "outside of the repository" in said(cloud, project)
+
+
+EXTRAS = """\
+[project]
+name = "x"
+[project.optional-dependencies] # for machines
+cpu = ["torch"]
+gpu = [
+    "torch==2.9",
+]
+[dependency-groups]
+dev = ["pytest"]
+"train" = ["wandb"]
+[tool.uv]
+package = false
+"""
+
+
+def test_what_a_lock_has_and_uv_leaves_out_is_named_with_its_option(
+    cloud: Cloud, project: Path
+) -> None:
+    (project / "uv.lock").write_text("version = 1\n")
+    (project / "pyproject.toml").write_text(EXTRAS)
+    text = said(cloud, project)
+    assert "without extra cpu, extra gpu, group train: --install" in text, text
+    assert '--install "uv sync --locked --extra cpu"' in text
+    assert "without" not in said(
+        cloud, project, "--install", "uv sync --extra gpu", "python train.py"
+    )
+    chosen = EXTRAS + "default-groups = ['train']\n"
+    assert left_out(chosen) == ["extra cpu", "extra gpu", "group dev"]
+    assert left_out(EXTRAS + 'default-groups = "all"\n') == ["extra cpu", "extra gpu"]
+    assert left_out("") == left_out('[project]\nname = "x"\n') == []
 
 
 def test_submodules_are_sent_as_they_are_here(cloud: Cloud, project: Path, submodule: Path) -> None:

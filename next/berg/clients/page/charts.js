@@ -22,7 +22,7 @@ const seen = new IntersectionObserver(entries => {
 
 function watchFigures(part) { part.querySelectorAll("figure.chart").forEach(each => seen.observe(each)) }
 
-function figure(about) { // {kind: "lines", title, lines: [{name, points}]} or {kind: "scatter", title, across, up, points}
+function figure(about) { // {kind: "lines", title, lines: [{name, points}], across: what, if not steps} or {kind: "scatter", title, across, up, points}
   const box = el("input", { type: "checkbox", checked: logarithmic.has(about.title), onchange: () => {
     box.checked ? logarithmic.add(about.title) : logarithmic.delete(about.title)
     draw(made)
@@ -77,7 +77,7 @@ async function draw(made) {
     })
     Object.assign(layout, { hovermode: about.lines.length > MANY ? "closest" : "x unified", hoverdistance: -1, showlegend: about.lines.length > 1 && about.lines.length <= MANY, legend: { orientation: "h", y: -0.2, yanchor: "top", font: { size: 11 } } })
     if (layout.showlegend) layout.height += 9 * about.lines.length // its rows
-    layout.xaxis.title = { text: "step", standoff: 4, font: { size: 11, color: color("weak") } }
+    layout.xaxis.title = { text: about.across || "step", standoff: 4, font: { size: 11, color: color("weak") } }
   } else {
     const across = about.points.map(point => point[0]), areNumbers = across.every(isNumber)
     layout.xaxis = { ...layout.xaxis, type: areNumbers ? isWide(across) ? "log" : "linear" : "category", title: { text: plain(about.across), standoff: 4, font: { size: 11 } } }

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
-from berg import clients, jobs, logs, metrics, rows, table
+from berg import clients, jobs, logs, metrics, rows, table, usage
 from berg import job as records
 from berg.bucket import Bucket
 from berg.config import Config
@@ -19,6 +19,7 @@ ASSETS = ("index.html", "page.css", "page.js", "charts.js")
 MOST = 500  # jobs that have ended
 LOG = 256 << 10  # bytes at the end of each log that the page begins with
 CHARTS, POINTS = 100, 600  # of a job; of a line, longer ones are thinned out
+LINES = 32  # machines of a job whose utilization is drawn
 # Variables whose values are not shown. Secrets belong to --secret, but not every job uses it.
 HIDDEN = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|DSN|WEBHOOK", re.I)
 
@@ -85,9 +86,23 @@ def one(config: Config, name: str) -> dict[str, Any]:
         "command": job.cmd if number is None else rows.row_job(job, number).cmd,
         "params": {} if number is None else job.rows[number],
         "rows": len(job.rows) if number is None else 0,
+        "busy": busy(bucket, name),
         "series": {key: thin(point[:2] for point in line) for key, line in series[:CHARTS]},
         "damaged": read.note(name),
     }
+
+
+def busy(bucket: Bucket, name: str) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """For what is in use the percents of each machine, by minutes since the first sample."""
+    samples = usage.read(bucket, name)
+    first = min((each[0]["time"] for each in samples.values()), default=0)
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for machine, each in [*samples.items()][:LINES]:
+        for sample in each:
+            for key, value in usage.shares(sample).items():
+                at = round((sample["time"] - first) / 60, 2)
+                found.setdefault(key, {}).setdefault(machine, []).append((at, value))
+    return {key: {name: thin(line) for name, line in lines.items()} for key, lines in found.items()}
 
 
 def thin(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -196,7 +196,7 @@ async function showJob(mine, name) {
   if (!document.getElementById("log")) showLog(mine, name, isOver)
   else if (isOver) document.getElementById("log").dataset.over = "yes"
   section("results", job.results, () => [el("h2", {}, "Results"), ...results(job)])
-  section("busy", [site.live && job.state === "RUNNING"], () => site.live && job.state === "RUNNING" ? busy(name) : "")
+  section("busy", [job.busy, job.usage], () => busy(job))
   section("more", job, () => [
     folded("code", "Code and machine", details({
       "Repository": job.metadata.repo, "Commit": code.head, "As it ran": code.commit !== code.head ? code.commit : "",
@@ -266,24 +266,12 @@ function results(job) {
   ].filter(each => each.childNodes.length)
 }
 
-function busy(name) { // asked for when it is unfolded, as the machines answer through ssh
-  const inner = el("div", {}, weak("Asking the machines …"))
-  const made = folded("busy", "Utilization", inner)
-  const percent = value => value === null || value === undefined ? "" : `${Math.round(value)} %`
-  made.ontoggle = async () => {
-    while (made.open && made.isConnected) {
-      try {
-        const found = await get("busy/" + of(name))
-        const cells = found.flatMap(row => row.samples.length ? row.samples.flatMap(sample => [
-          [row.name, percent(sample.cpu_percent), percent(sample.memory_percent), `${size(sample.received_per_second + sample.sent_per_second)}/s`],
-          ...sample.gpus.map(gpu => [`GPU ${gpu.index}`, percent(gpu.percent), gpu.memory_total_mb ? percent(100 * gpu.memory_mb / gpu.memory_total_mb) : "", gpu.watt === null ? "" : `${gpu.watt} W`]),
-        ]) : [[row.name, row.note, "", ""]])
-        inner.replaceChildren(cells.length ? table([["Machine"], ["Busy"], ["Memory"], ["Network, power"]], cells.map(each => ({ cells: each }))) : weak("No machine runs"))
-      } catch (error) { inner.replaceChildren(weak(error.message)) }
-      await new Promise(resolve => setTimeout(resolve, EVERY))
-    }
-  }
-  return made
+function busy(job) { // a chart for each resource, a line for each machine
+  const lines = machines => Object.entries(machines).map(([name, points]) => ({ name, points }))
+  const figures = Object.entries(job.busy).map(([title, machines]) => ({ kind: "lines", title: `${title}, %`, across: "minutes", lines: lines(machines) }))
+  const last = Object.entries(job.usage).map(([name, row]) => ({ cells: [name, row.mean, row.peak] }))
+  if (!last.length) return ""
+  return folded("busy", "Utilization", table([["In use, %"], ["Mean"], ["Peak"]], last), site.plotly ? el("div", { className: "charts" }, figures.map(figure)) : "")
 }
 
 // --- the log

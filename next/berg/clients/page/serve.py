@@ -21,7 +21,6 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from berg import BergError, google, jobs, logs, rows
 from berg import job as records
 from berg.bucket import Bucket
-from berg.clients import top
 from berg.clients.page import data
 from berg.config import Config
 from berg.results import is_plain
@@ -82,8 +81,6 @@ class Site(ThreadingHTTPServer):
                 return {**data.one(self.config, name), "ending": self.ending.get(name, "")}
             case ["sweep", name]:
                 return data.sweep(self.config, name)
-            case ["busy", name]:
-                return [vars(row) for row in top.look(self.config, name.partition("/")[0])]
             case ["log", name]:
                 read = place(query["from"][0]) if "from" in query else None
                 return data.log(self.bucket, name, read, "over" in query)
