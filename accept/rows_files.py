@@ -181,6 +181,6 @@ def large_and_many(t: Trial) -> str:
     t.ended(job, "SUCCEEDED", seconds=150)
     words = [sys.executable, "big.py", folder]
     fetched = subprocess.run(words, cwd=t.repo, capture_output=True, text=True, check=True).stdout
-    first, *others = re.findall("digest .*", f"{t.log(job)}\n{fetched}")
+    first, *others = re.findall("(?m)^digest .*", f"{t.log(job)}\n{fetched}")
     check(others == [first] * 2, f"resume or fetch bring other bytes: {first}, {others}")
     return f"fetched in {seconds:.0f} s"

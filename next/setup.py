@@ -27,10 +27,10 @@ setup(
         "google-cloud-compute>=1.57",
         "google-cloud-storage>=3.7",
         "google-crc32c>=1.6",  # the first with its C code for every supported python
-        "obstore>=0.8",
+        "obstore>=0.12",
         "requests>=2.32",
         "tomli>=2; python_version < '3.11'",  # the standard library's tomllib came with 3.11
-        "uv>=0.9",  # machines get the same version
+        "uv>=0.13",  # machines get the same version
     ],
     extras_require={
         "page": ["plotly>=6"],  # the charts of berg page: its script is in its wheel
