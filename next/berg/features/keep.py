@@ -30,7 +30,7 @@ from berg.place import Machine
 
 if TYPE_CHECKING:
     from berg.config import Config
-    from berg.run import Plan
+    from berg.run import Plan, Spec
     from berg.worker import Ending, Run
 
 MOST = 7 * 86400  # seconds that a machine waits
@@ -41,7 +41,7 @@ NOTE = 60  # seconds by which the time in the state may be wrong while a guest r
 CONNECT = 30  # seconds for ssh to reach a machine
 # Options of a machine that is to be created, and features that are for one or need it alone.
 OF_MACHINES = ("gpus", "gpu_type", "cpus", "machine_type", "zones", "disk_gb", "image")
-NOT_ON = ("Keep", "Ssd", "Spot", "Flex", "Iap", "Docker")
+NOT_ON = ("Keep", "Ssd", "Tpu", "Spot", "Gke", "Flex", "Roce", "Iap", "Docker")
 NOT_TOLD = ("startup-script", "ssh-keys", "enable-guest-attributes")  # metadata of a machine
 
 
@@ -163,12 +163,23 @@ class On(Feature):
     zone: str = ""
     machine_id: str = ""
 
+    def __post_init__(self) -> None:
+        self.host: Host | None = None
+
     def is_due(self, plan: Plan) -> bool:
         job = plan.job
         return not (plan.ended or job.is_devbox or job.rows) and job.machines == 1
 
     def record(self) -> dict[str, Any]:
         return super().record() if self.on else {}
+
+    def choose(self, config: Config, spec: Spec) -> tuple[gce.Shape, list[str]] | None:
+        """What the host is: its zone may have none of the machines that are the default."""
+        if not self.on:
+            return None
+        self.host = find_host(config, self.on)
+        job, machine = self.host.job, self.host.machine
+        return gce.Shape(machine.machine_type, job.gpus, job.gpu_type), [machine.zone]
 
     def change(self, plan: Plan) -> None:
         if not self.on:
@@ -177,7 +188,7 @@ class On(Feature):
             return suggest(plan)
         job = plan.job
         self.check(plan)
-        host = find_host(plan.config, self.on)
+        host = self.host or find_host(plan.config, self.on)
         if plan.ended and host.machine.id != self.machine_id:
             raise BergError(
                 f"the machine that {job.name} ran on is gone. On another one: berg rerun {job.name} "
