@@ -37,7 +37,7 @@ MOST = 7 * 86400  # seconds that a machine waits
 LAST = 420  # seconds between the limit of a guest and that of its host, which saves its own results
 LEAST = 60  # seconds that are worth a start
 LOOK = 1  # seconds between two looks at what a machine waits for
-NOTE = 60  # seconds by which the time in the state may be wrong while a guest runs
+NOTE = 60  # seconds between two notes in the state that the machine still waits, and until when
 CONNECT = 30  # seconds for ssh to reach a machine
 # Options of a machine that is to be created, and features that are for one or need it alone.
 OF_MACHINES = ("gpus", "gpu_type", "cpus", "machine_type", "zones", "disk_gb", "image")
@@ -95,7 +95,7 @@ class Keep(Feature):
         run.state = replace(run.state, kept_until=until)  # is written with the ending
         run.say(f"This machine waits until {until}. On it: berg ssh {run.job.name}")
         boot.open_door()
-        return replace(ending, then=lambda run: wait(run, seconds))
+        return replace(ending, then=lambda run: wait(run, seconds, ending.then))
 
 
 def waits(run: Run, ending: Ending) -> float:
@@ -108,27 +108,34 @@ def waits(run: Run, ending: Ending) -> float:
     return 0.0
 
 
-def wait(run: Run, seconds: float) -> None:
-    """Wait for guests, and while one runs, until a user or Google ends it; say so in the state."""
+def wait(run: Run, seconds: float, then: Callable[[Run], None] | None) -> None:
+    """Wait for guests, and while one runs, until a user or Google ends it; say so in the state. Then do
+    what others want done at the end.
+    """
     from berg import worker
 
-    ending, end = None, time.monotonic() + seconds
+    ending, end, noted = None, time.monotonic() + seconds, time.monotonic()
     while not (ending := worker.killed_or_taken(run)) and run.seconds > LEAST:
         if boot.guests():
             end = time.monotonic() + min(seconds, run.seconds - LEAST)
         elif time.monotonic() > end and boot.close(is_forced=False):
             break
-        at = run.bucket.time() + end - time.monotonic()
-        if abs(at + records.age(run.state.kept_until) - time.time()) > NOTE:
-            note(run, at)
+        if time.monotonic() > noted + NOTE:
+            noted = time.monotonic()
+            note(run, end - noted)
         time.sleep(LOOK)
     shut(run, ending)
-    note(run, run.bucket.time())
+    note(run, 0)
+    if then:
+        then(run)
 
 
-def note(run: Run, at: float) -> None:
+def note(run: Run, seconds: float) -> None:
+    """Say in the state that this machine is here now, and waits for so long."""
+    now = run.bucket.time()
     with contextlib.suppress(BergError, *trouble()):  # it may be deleted
-        run.write_state(run.state.state, kept_until=records.now(at))
+        until = records.now(now + seconds)
+        run.write_state(run.state.state, kept_until=until, synced_until=records.now(now))
 
 
 def shut(run: Run, ending: Ending | None) -> None:
