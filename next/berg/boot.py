@@ -40,10 +40,12 @@ OWN = ("code", "berg_results", "data", "scratch")  # of a guest, in the usual pl
 Facts = Dict[str, str]  # the attributes of this instance; Python 3.8 knows no dict[…]
 HOST = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
 TRIES = 3  # of a worker that dies
+GIVING_UP = 600  # seconds
 # Exit codes of the worker: the job is over; this machine alone is, and its group may make another one,
 # which continues; the others go on without this machine; a devbox goes off; it begins the next attempt.
 OVER, CONTINUES, LEAVES, STOPS, AGAIN = 0, 75, 76, 77, 78
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of linux/prctl.h
+WORKER = "import sys; sys.path.insert(0, %r); from berg.worker import %s as act; act()"
 UNIT = """\
 [Unit]
 Description=Runs a job of Berg
@@ -224,8 +226,7 @@ def work(facts: Facts) -> Optional[int]:
     (BERG / "app.zip").write_bytes(bring(facts, facts["berg-dist"], facts["berg-dist-sha256"]))
     with zipfile.ZipFile(str(BERG / "app.zip")) as archive:
         archive.extractall(str(BERG / "app"))
-    code = "import sys; sys.path.insert(0, %r); from berg.worker import main; main()"
-    words = [python_for(facts), "-c", code % str(BERG / "app")]
+    words = [python_for(facts), "-c", WORKER % (str(BERG / "app"), "main")]
     errors = BERG / "worker.err"
     os.environ["GCE_METADATA_TIMEOUT"] = "60"  # seconds; Google's libraries give up after 3
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)  # adopt what a worker that dies leaves behind
@@ -244,7 +245,17 @@ def work(facts: Facts) -> Optional[int]:
         if ended == -signal.SIGKILL:
             last = "it was killed, as the kernel does when the memory is used up"
         report(facts, f"the worker ended with exit code {ended}: {last}")
+    give_up(f"Berg's worker died {TRIES} times: {last}")
     return None
+
+
+def give_up(reason: str) -> None:
+    """Let the job end as failed; without Berg here it is lost when its machine is gone."""
+    words = [str(BERG / "venv/bin/python"), "-c", WORKER % (str(BERG / "app"), "give_up"), reason]
+    try:
+        subprocess.run(words, timeout=GIVING_UP)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        print(f"berg: the job could not be ended: {error}", flush=True)
 
 
 # --- guests
@@ -406,6 +417,7 @@ def main() -> None:
         ended = work(facts)
     except Exception as error:
         report(facts, f"{type(error).__name__}: {error}")
+        give_up(f"Berg could not work: {type(error).__name__}: {error}")
     return delete_machine(ended)
 
 

@@ -33,6 +33,7 @@ RESULTS = "/root/berg_results"
 OBEYED = {".git", ".hg", ".svn"}  # programs on a laptop would obey what is below
 JOBS = ".berg/jobs/"
 SILENT = 300  # seconds without a machine and without a new state, after which a job is LOST
+BEAT = 180  # seconds without a word, after which a machine that waits is gone
 
 Record = TypeVar("Record", bound="Job | State")
 
@@ -138,8 +139,10 @@ class State:
         over = [time for step, time in self.times.items() if step in (STOPPED, *FINAL)]
         if self.times.get(SUBMITTED, "") > began:  # it waits for its next attempt
             over.append(self.times[SUBMITTED])
-        end = max(0.0, age(max(min(over), self.synced_until, self.kept_until))) if over else 0
-        return self.seconds_before + max(0.0, age(began) - end)
+        end = age(max(min(over), self.synced_until)) if over else 0.0
+        if over and self.kept_until:  # one that waits says every minute that it is there
+            end = min(end, max(age(self.kept_until), end - BEAT))
+        return self.seconds_before + max(0.0, age(began) - max(0.0, end))
 
     @property
     def waits(self) -> float:

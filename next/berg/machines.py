@@ -2,7 +2,8 @@
 
 Each writes a small record, .berg/machines/<job>/<rank>.json, every two seconds: how far it is in
 which attempt. Rank 0 leads: it alone writes the job's state. There is no takeover: if a machine is
-lost, all others end, and where Google makes it again all begin the next attempt together.
+lost, all others end, and where Google makes it again all begin the next attempt together. If rank 0
+itself is lost for good, the next one says so.
 """
 
 from __future__ import annotations
@@ -362,12 +363,13 @@ def join(run: Run, ending: Ending) -> Ending:
     if run.job.machines == 1 or run.job.is_devbox:
         return ending
     tell(run, "saved", **outcome(ending))
-    is_long = ending.state == "SUCCEEDED" or not run.leads
+    is_last = ends(run)
+    is_long = ending.state == "SUCCEEDED" or not is_last
     end = time.monotonic() + (run.seconds - 30 if is_long else LATE)
-    is_over = not run.leads and not run.job.returns
+    is_over = not is_last and not run.job.returns
     while not is_over and time.monotonic() < end and not SIGNALLED:
         before, ending = ending, in_view_of_others(run, ending)
-        if run.leads:
+        if is_last:
             saved = {rank for rank, row in run.peers.records.items() if row["phase"] == "saved"}
             is_over = len({run.rank} | saved | run.peers.lost.keys()) == run.job.machines
             end = end if ending == before else time.monotonic() + LATE
@@ -378,6 +380,15 @@ def join(run: Run, ending: Ending) -> Ending:
             is_over |= ending.is_loss
         time.sleep(POLL / 10)
     return in_view_of_others(run, ending)
+
+
+def ends(run: Run) -> bool:
+    """Whether this machine goes last, and says how the job ended: the first one, or, where that is lost and
+    not made again, the first of those that are left.
+    """
+    left = {*range(run.job.machines)} - run.peers.lost.keys()
+    is_first = not run.job.returns and not run.job.is_devbox and run.rank == min(left, default=0)
+    return run.leads or is_first
 
 
 def in_view_of_others(run: Run, ending: Ending) -> Ending:

@@ -211,18 +211,15 @@ BOOTED = time.clock_gettime(time.CLOCK_BOOTTIME) if "GCE_METADATA_HOST" in os.en
 def main() -> None:
     """Run this machine's job; the exit code tells boot.py what becomes of the machine."""
     parent = os.getppid()
-    facts = google.retry(Facts.read, METADATA_RETRY)
-    attributes = facts.attributes
-    config = Config(bucket=attributes["berg-bucket"], endpoint=attributes.get("berg-endpoint", ""))
-    config.project = google.retry(lambda: metadata("project/project-id"), METADATA_RETRY)
+    config, facts = know()
     signal.signal(signal.SIGTERM, lambda *_: SIGNALLED.append(time.monotonic()))
     try:
         run = claim(config, facts)
         with machines.beating(run):
             last = sweep(run) if run.job.rows else attempt(run)
         again = boot.CONTINUES if last.is_loss else boot.AGAIN
-        # A group that makes no machine again is deleted by the first machine, which waited for the others.
-        has_waited = run.leads and not run.job.is_devbox
+        # A group that makes no machine again is deleted by the machine that waited for the others.
+        has_waited = machines.ends(run) and not run.job.is_devbox
         over = boot.OVER if has_waited or run.job.returns else boot.CONTINUES
         exit_code = {SUBMITTED: again, LEFT: boot.LEAVES}.get(last.state, over)
         is_killed = last.state == "KILLED"
@@ -231,11 +228,37 @@ def main() -> None:
     except NotMine as error:
         print(f"berg: {error}", flush=True)
         exit_code, is_killed = boot.OVER, False
-    if "berg-devbox" in attributes and not is_killed:
+    if "berg-devbox" in facts.attributes and not is_killed:
         exit_code = boot.STOPS
     if os.getppid() != parent:  # boot.py is dead, and nobody else would do it
         boot.delete_machine(exit_code)
     sys.exit(exit_code)
+
+
+def know() -> tuple[Config, Facts]:
+    """What this machine is, and how it reaches its bucket."""
+    facts = google.retry(Facts.read, METADATA_RETRY)
+    attributes = facts.attributes
+    config = Config(bucket=attributes["berg-bucket"], endpoint=attributes.get("berg-endpoint", ""))
+    config.project = google.retry(lambda: metadata("project/project-id"), METADATA_RETRY)
+    return config, facts
+
+
+def give_up() -> None:
+    """End the job as failed, for the reason that boot.py gives: no worker could. Other machines of a sweep go
+    on, and a devbox goes off.
+    """
+    config, facts = know()
+    bucket, name, reason = Bucket(config), facts.attributes["berg-job"], sys.argv[1]
+    job = jobs.read_job(bucket, name, facts.attributes["berg-job-sha256"])
+    if job.is_devbox or job.rows or (job.machines > 1 and facts.name != job.machine_names[0]):
+        return
+    if boot.IS_GUEST:
+        (boot.BERG / "unsaved").touch()
+        reason += f". What was not saved stays on {facts.name}: {boot.BERG.parent}/berg_results"
+    state, _ = jobs.read_state(bucket, name)
+    if state.state == SUBMITTED or state.machine_id == facts.id:
+        jobs.conclude(bucket, job, "FAILED", reason)
 
 
 def sweep(run: Run) -> Ending:
@@ -555,7 +578,7 @@ def finish(run: Run, mirror: Mirror, ending: Ending) -> Ending:
             run.say(f"Not saved, as it is outside of the results: {folder}: {about}")
             run.state.missing[f"{folder}/"] = f"outside of the results, {about}"
     ending = machines.join(run, ending)
-    if run.leads:
+    if machines.ends(run):
         machines.delete_lost(run)
     for feature in reversed(run.features):
         ending = feature.ended(run, ending)
@@ -615,6 +638,8 @@ def conclude(run: Run, ending: Ending) -> None:
     attempt = run.state.attempt + (ending.state == SUBMITTED)
     changes = {"reason": ending.reason, "exit_code": ending.exit_code, "attempt": attempt}
     run.write_state(ending.state, **changes)
+    if machines.ends(run) and not run.leads:
+        jobs.conclude(run.bucket, run.job, ending.state, ending.reason, ending.exit_code)
 
 
 def log_and_samples(run: Run) -> Callable[[], None]:

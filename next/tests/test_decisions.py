@@ -1,6 +1,7 @@
 """What Berg decides without a cloud, as tables."""
 
 import json
+import time
 
 import pytest
 
@@ -142,6 +143,24 @@ def test_a_damaged_record_is_an_error_that_names_it(content):
 
 def test_fields_of_a_later_berg_are_left_out():
     assert jobs.parse(State, state(unheard={"of": 1}), "x").name == "j"
+
+
+@pytest.mark.parametrize(
+    ("synced", "kept", "seconds"),
+    [
+        (900, None, 100),  # it does not wait
+        (30, -600, 1000),  # it waits, and said so 30 seconds ago
+        (700, 700, 300),  # the wait is over
+        (700, -600, 480),  # its machine vanished: nothing was said for long
+        (700, 100, 480),
+    ],
+)
+def test_a_machine_that_waits_costs_as_long_as_it_says_that_it_is_there(synced, kept, seconds):
+    now = time.time()
+    times = {"STARTING": jobs.now(now - 1000), "SUCCEEDED": jobs.now(now - 900)}
+    made = State("j", "SUCCEEDED", times=times, synced_until=jobs.now(now - synced))
+    made.kept_until = "" if kept is None else jobs.now(now - kept)
+    assert made.seconds == pytest.approx(seconds, abs=3)
 
 
 # --- results folders and fetch

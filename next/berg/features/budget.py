@@ -15,7 +15,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from berg import BergError, terminal
@@ -110,9 +110,8 @@ class Budget(Feature):
             costs, most = json.loads(row)["costs"], json.loads(row)["most"]
             with contextlib.suppress(BergError):
                 state, _ = jobs.read_state(bucket, job.name)
-                if state.machine and state.machine_id not in costs:
-                    since = jobs.age(state.times.get(jobs.STARTING, state.created_at))
-                    costs[state.machine_id] = self.cost(since)
+                if state.machine and (state.machine_id not in costs or state.waits):
+                    costs[state.machine_id] = self.cost(state.seconds - state.seconds_before)
             if costs:
                 write(bucket, path, min(most, sum(costs.values())), costs, most)
             else:
@@ -127,8 +126,7 @@ class Budget(Feature):
     def around(self, run: Run) -> Iterator[None]:
         self.next, self.most = 0.0, 0.0
         if run.leads and "/" not in run.job.name:
-            with contextlib.suppress(*trouble()):
-                self.count(run, is_over=False)
+            self.count(run, is_over=False)
         yield
 
     def look(self, run: Run) -> Ending | None:
@@ -145,24 +143,25 @@ class Budget(Feature):
         return Ending(jobs.FAILED, reason, seconds=reserve, is_firm=True)
 
     def ended(self, run: Run, ending: Ending) -> Ending:
+        """Of a machine that waits its most counts until that is over: guests may hold it."""
         if run.leads and "/" not in run.job.name:
-            with contextlib.suppress(*trouble()):
-                is_over = not (ending.is_loss and run.job.returns)
-                self.count(run, is_over, keep.waits(run, ending))
+            waits = keep.waits(run, ending) > 0
+            self.count(run, is_over=not (waits or (ending.is_loss and run.job.returns)))
+            if waits:
+                return replace(ending, then=lambda run: self.count(run, run.state.is_final))
         return ending
 
-    def count(self, run: Run, is_over: bool, waits: float = 0) -> None:
-        """Note what the job has cost on this machine, which then waits; until it is over, its most
-        counts.
-        """
-        path = newest(run.bucket, self.user, run.job)
-        if path and (found := run.bucket.find(path)):
-            row = json.loads(found)
-            self.most, costs = float(row["most"]), row["costs"]
-            self.before = sum(usd for id, usd in costs.items() if id != run.facts.id)
-            costs[run.facts.id] = self.cost(run.job.max_seconds - run.seconds + waits)
-            spent = sum(costs.values())
-            write(run.bucket, path, spent if is_over else self.most, costs, self.most)
+    def count(self, run: Run, is_over: bool) -> None:
+        """Note what the job has cost on this machine; until it is over, its most counts."""
+        with contextlib.suppress(*trouble()):
+            path = newest(run.bucket, self.user, run.job)
+            if path and (found := run.bucket.find(path)):
+                row = json.loads(found)
+                self.most, costs = float(row["most"]), row["costs"]
+                self.before = sum(usd for id, usd in costs.items() if id != run.facts.id)
+                costs[run.facts.id] = self.cost(run.job.max_seconds - run.seconds)
+                spent = sum(costs.values())
+                write(run.bucket, path, spent if is_over else self.most, costs, self.most)
 
 
 def sums(bucket: Bucket, prefix: str) -> dict[str, tuple[float, int]]:

@@ -30,18 +30,18 @@ from berg.place import Machine
 
 if TYPE_CHECKING:
     from berg.config import Config
-    from berg.run import Plan
+    from berg.run import Plan, Spec
     from berg.worker import Ending, Run
 
 MOST = 7 * 86400  # seconds that a machine waits
 LAST = 420  # seconds between the limit of a guest and that of its host, which saves its own results
 LEAST = 60  # seconds that are worth a start
 LOOK = 1  # seconds between two looks at what a machine waits for
-NOTE = 60  # seconds by which the time in the state may be wrong while a guest runs
+NOTE = 60  # seconds between two notes in the state that the machine still waits, and until when
 CONNECT = 30  # seconds for ssh to reach a machine
 # Options of a machine that is to be created, and features that are for one or need it alone.
 OF_MACHINES = ("gpus", "gpu_type", "cpus", "machine_type", "zones", "disk_gb", "image")
-NOT_ON = ("Keep", "Ssd", "Spot", "Flex", "Iap", "Docker")
+NOT_ON = ("Keep", "Ssd", "Tpu", "Spot", "Gke", "Flex", "Roce", "Iap", "Docker")
 NOT_TOLD = ("startup-script", "ssh-keys", "enable-guest-attributes")  # metadata of a machine
 
 
@@ -95,7 +95,7 @@ class Keep(Feature):
         run.state = replace(run.state, kept_until=until)  # is written with the ending
         run.say(f"This machine waits until {until}. On it: berg ssh {run.job.name}")
         boot.open_door()
-        return replace(ending, then=lambda run: wait(run, seconds))
+        return replace(ending, then=lambda run: wait(run, seconds, ending.then))
 
 
 def waits(run: Run, ending: Ending) -> float:
@@ -108,27 +108,34 @@ def waits(run: Run, ending: Ending) -> float:
     return 0.0
 
 
-def wait(run: Run, seconds: float) -> None:
-    """Wait for guests, and while one runs, until a user or Google ends it; say so in the state."""
+def wait(run: Run, seconds: float, then: Callable[[Run], None] | None) -> None:
+    """Wait for guests, and while one runs, until a user or Google ends it; say so in the state. Then do
+    what others want done at the end.
+    """
     from berg import worker
 
-    ending, end = None, time.monotonic() + seconds
+    ending, end, noted = None, time.monotonic() + seconds, time.monotonic()
     while not (ending := worker.killed_or_taken(run)) and run.seconds > LEAST:
         if boot.guests():
             end = time.monotonic() + min(seconds, run.seconds - LEAST)
         elif time.monotonic() > end and boot.close(is_forced=False):
             break
-        at = run.bucket.time() + end - time.monotonic()
-        if abs(at + records.age(run.state.kept_until) - time.time()) > NOTE:
-            note(run, at)
+        if time.monotonic() > noted + NOTE:
+            noted = time.monotonic()
+            note(run, end - noted)
         time.sleep(LOOK)
     shut(run, ending)
-    note(run, run.bucket.time())
+    note(run, 0)
+    if then:
+        then(run)
 
 
-def note(run: Run, at: float) -> None:
+def note(run: Run, seconds: float) -> None:
+    """Say in the state that this machine is here now, and waits for so long."""
+    now = run.bucket.time()
     with contextlib.suppress(BergError, *trouble()):  # it may be deleted
-        run.write_state(run.state.state, kept_until=records.now(at))
+        until = records.now(now + seconds)
+        run.write_state(run.state.state, kept_until=until, synced_until=records.now(now))
 
 
 def shut(run: Run, ending: Ending | None) -> None:
@@ -163,12 +170,23 @@ class On(Feature):
     zone: str = ""
     machine_id: str = ""
 
+    def __post_init__(self) -> None:
+        self.host: Host | None = None
+
     def is_due(self, plan: Plan) -> bool:
         job = plan.job
         return not (plan.ended or job.is_devbox or job.rows) and job.machines == 1
 
     def record(self) -> dict[str, Any]:
         return super().record() if self.on else {}
+
+    def choose(self, config: Config, spec: Spec) -> tuple[gce.Shape, list[str]] | None:
+        """What the host is: its zone may have none of the machines that are the default."""
+        if not self.on:
+            return None
+        self.host = find_host(config, self.on)
+        job, machine = self.host.job, self.host.machine
+        return gce.Shape(machine.machine_type, job.gpus, job.gpu_type), [machine.zone]
 
     def change(self, plan: Plan) -> None:
         if not self.on:
@@ -177,7 +195,7 @@ class On(Feature):
             return suggest(plan)
         job = plan.job
         self.check(plan)
-        host = find_host(plan.config, self.on)
+        host = self.host or find_host(plan.config, self.on)
         if plan.ended and host.machine.id != self.machine_id:
             raise BergError(
                 f"the machine that {job.name} ran on is gone. On another one: berg rerun {job.name} "

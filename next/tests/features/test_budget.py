@@ -50,3 +50,18 @@ def test_two_at_one_moment_do_not_both_pass(cloud: Cloud, project: Path) -> None
         assert code == 0 or re.search("took what was left|may cost today", said), said
         assert (cloud.read(f".berg/jobs/{name}_state.json") != b"") == (code == 0)
         cloud.run("kill", "-y", "--now", name)
+
+
+def test_a_machine_that_waits_counts_with_its_most_until_it_is_gone(
+    cloud: Cloud, project: Path
+) -> None:
+    def costs() -> float:
+        items = cloud.bucket.list(".berg/budget/")
+        return sum(float(item.about["usd"]) for item in items if "/warm/" in item.name)
+
+    env = {"BERG_BUDGET": "1", "BERG_BUDGET_NAME": "warm"}
+    words = ["-n", "held", "--keep-warm", "5m", "--wait", "true"]
+    assert cloud.run(*BIG, *words, cwd=project, **env).code == 0
+    assert 0.99 < costs() < 1.001  # a job on it may hold it until its limit
+    assert cloud.run("kill", "held").code == 0
+    assert 0 < costs() < 0.3

@@ -110,3 +110,29 @@ def test_a_laptop_that_slept_starts_nothing_on_another_machine(cloud: Cloud, pro
     assert "there is no job" in cloud.run("show", "late1").err
     assert not cloud.names("berg_results/late1/")
     assert cloud.run("kill", "old1").code == 0
+
+
+def test_a_guest_whose_worker_dies_again_and_again_has_failed(cloud: Cloud, project: Path) -> None:
+    assert cloud.run("devbox", "-g", "0", "-n", "host2", cwd=project).code == 0
+    until(lambda: shown(cloud, "host2")["state"] == "RUNNING", 300)
+    mark = "/root/berg/jobs/doomed/berg/began"  # which no worker can read now
+    cmd = f"echo kept >$BERG_RESULTS_DIR/file; rm {mark}; mkdir {mark}; kill -9 $PPID"
+    assert cloud.run("run", "--on", "host2", "-n", "doomed", cmd, cwd=project).code == 0
+    until(lambda: shown(cloud, "doomed")["state"] == "FAILED", 300)
+    reason = shown(cloud, "doomed")["reason"]
+    assert "worker died 3 times: IsADirectoryError" in reason
+    assert "stays on host2: /root/berg/jobs/doomed/berg_results" in reason
+    assert cloud.run("ssh", "host2", "cat /root/berg/jobs/doomed/berg_results/doomed/file").out
+    assert shown(cloud, "host2")["state"] == "RUNNING"
+    assert cloud.run("kill", "-y", "--now", "host2").code == 0
+
+
+def test_a_job_on_a_machine_needs_no_other_kind_in_its_region(cloud: Cloud, project: Path) -> None:
+    words = ["run", "-g", "0", "-n", "away1", "--region", "us-east5", "--keep-warm", "10m"]
+    assert cloud.run(*words, "--wait", "true", cwd=project).code == 0
+    dry = ["run", "--on", "away1", "--dry-run"]  # the default is an L4, which that region has not
+    done = cloud.run(*dry, "true", cwd=project, BERG_REGION="us-east5")
+    assert done.code == 0 and "no new one is created" in done.out, done.err
+    done = cloud.run(*dry, "--tpu", "v6e-1", "true", cwd=project)
+    assert done.code == 1 and "the options of Tpu" in done.err, done.err
+    assert cloud.run("kill", "-y", "--now", "away1").code == 0

@@ -139,6 +139,8 @@ def test_a_devbox_slice_does_not_stop_and_is_killed_as_a_whole(cloud: Cloud, pro
 def test_what_does_not_go_with_tpus_is_refused(cloud: Cloud, project: Path) -> None:
     for words, reason in [
         (["--tpu", "v6e-1", "-g", "1"], "Leave out --gpus"),
+        (["--machine-type", "ct6e-standard-4t"], "--tpu v6e-2x2"),
+        (["--machine-type", "ct5lp-hightpu-1t", "--region", "any"], "--tpu FAMILY-TOPOLOGY"),
         (["--tpu", "v6e-4x4", "-m", "4"], "Leave out --machines"),
         (["--tpu", "v6e-4x4", "--grid", "x=1,2"], "a row of a sweep has one"),
         (["--tpu", "v6e-4x4", "--reservation", "ours"], "no --reservation"),
@@ -146,3 +148,19 @@ def test_what_does_not_go_with_tpus_is_refused(cloud: Cloud, project: Path) -> N
     ]:
         done = cloud.run("run", "--dry-run", *words, "echo {x}", cwd=project)
         assert done.code == 1 and reason in done.err, done.err
+
+
+def test_the_loss_of_the_first_machine_is_said_by_the_next_and_the_group_goes(
+    cloud: Cloud, project: Path
+) -> None:
+    done = cloud.run("run", "--tpu", "v6e-2x4", "-n", "headless", "sleep 300", cwd=project)
+    assert done.code == 0, done.err
+    wait_for(lambda: state(cloud, "headless")["state"] == "RUNNING")
+    path = ".berg/machines/headless/0.json"
+    record = {**json.loads(cloud.read(path)), "phase": "replaced"}  # sooner than by its silence
+    cloud.call("POST", "/_berg/instances/headless-0/crash", {})
+    cloud.bucket.write(path, b"", about={"record": json.dumps(record)})
+    wait_for(lambda: state(cloud, "headless")["state"] in FINAL, 60)
+    last = state(cloud, "headless")
+    assert last["state"] == "FAILED" and "headless-0 was lost" in last["reason"], last
+    wait_for(lambda: "headless" not in groups(cloud) and not machines(cloud, "headless"))
