@@ -192,7 +192,8 @@ class On(Feature):
         if not self.on:
             if self.share:
                 raise BergError("--share is for a job on a machine that is there. Add: --on NAME")
-            return suggest(plan)
+            suggest(plan)
+            return
         job = plan.job
         self.check(plan)
         host = self.host or find_host(plan.config, self.on)

@@ -45,7 +45,7 @@ def wait_for(is_so: Callable[[], Any], seconds: float = 100) -> None:
 
 
 def log(cloud: Cloud, name: str) -> str:
-    return cloud.log(name) + str([pod for pod in pods.machines(cloud.config, name)])
+    return cloud.log(name) + str([*pods.machines(cloud.config, name)])
 
 
 def test_a_job_runs_in_a_pod_with_its_secret(cluster: Cloud, project: Path) -> None:
