@@ -149,6 +149,10 @@ class Plan:
     before: Job | None = None  # its record, if it goes on with new code
 
     @property
+    def attempt(self) -> int:
+        return self.ended.attempt + 1 if self.ended else 1
+
+    @property
     def seconds(self) -> int:
         """Until Google ends the machines."""
         return int(self.request["scheduling"]["maxRunDuration"]["seconds"])
@@ -335,7 +339,7 @@ def submit(plan: Plan, say: Callable[[str], None] = terminal.say) -> str:
     state = State(
         name=job.name, user=job.user, results=job.results, is_devbox=job.is_devbox, id=job.id,
         returns=job.returns, machines=job.machines, created_at=job.created_at,
-        times={jobs.SUBMITTED: jobs.now()}, attempt=plan.ended.attempt + 1 if plan.ended else 1,
+        times={jobs.SUBMITTED: jobs.now()}, attempt=plan.attempt,
         gpus=f"{job.gpus} x {job.gpu_type}" if job.gpus else job.gpu_type,
         rate=None if plan.usd_per_hour is None else plan.usd_per_hour / job.machines,
         seconds_before=plan.ended.seconds if plan.ended else 0.0,
@@ -349,7 +353,7 @@ def submit(plan: Plan, say: Callable[[str], None] = terminal.say) -> str:
                 f"there is a job {job.name!r} already. Choose another name: -n NAME"
             ) from None
         if plan.snapshot:
-            if not has_name(bucket, job):  # this computer may have slept
+            if not own_state(bucket, job):  # this computer may have slept
                 raise NameTaken(f"{job.name} is another job now. Choose another name: -n NAME")
             bucket.write(jobs.job_path(job.name), job.content())
         if plan.ended and job.rows:
@@ -367,12 +371,12 @@ class NameTaken(BergError):
     """Another submit has the name: nothing of it may be touched."""
 
 
-def has_name(bucket: Bucket, job: Job) -> bool:
-    """Whether the name of a job is still its own."""
-    try:
-        return jobs.read_state(bucket, job.name)[0].id == job.id
-    except BergError:
-        return False
+def own_state(bucket: Bucket, job: Job) -> State | None:
+    """The state of a job; None if its name is another's by now."""
+    with contextlib.suppress(BergError):
+        state, _ = jobs.read_state(bucket, job.name)
+        return state if state.id == job.id else None
+    return None
 
 
 @contextlib.contextmanager
@@ -384,25 +388,38 @@ def taken_back(plan: Plan, bucket: Bucket, say: Callable[[str], None]) -> Iterat
         yield
     except NameTaken:
         raise
-    except BaseException:
+    except BaseException as error:
         say(f"Undoing {plan.job.name}; one moment")
         is_main = threading.current_thread() is threading.main_thread()  # others get no signals
         previous = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
         try:
-            name, is_ours = plan.job.name, has_name(bucket, plan.job)
-            if is_ours and plan.before:
-                bucket.write(jobs.job_path(name), plan.before.content())
-            elif is_ours and not plan.ended:
-                bucket.delete(jobs.job_path(name))
-            end(plan.config, plan.job, plan.features)
-            if is_ours and not plan.ended:
-                bucket.delete(jobs.state_path(name))
-            elif is_ours and plan.ended and (found := bucket.get(jobs.state_path(name))):
-                jobs.write_state(bucket, plan.ended, found.generation)
+            undo(plan, bucket, error)
         finally:
             if is_main:
                 signal.signal(signal.SIGINT, previous)
         raise
+
+
+def undo(plan: Plan, bucket: Bucket, error: BaseException) -> None:
+    """Delete what a submit made, unless a machine, or berg kill, took the job further while this
+    computer slept.
+    """
+    name, state = plan.job.name, own_state(bucket, plan.job)
+    has_begun = state and state.attempt == plan.attempt and state.state != jobs.SUBMITTED
+    if state and has_begun and state.is_final:
+        end(plan.config, plan.job, plan.features)  # machines that were asked for since
+        raise BergError(f"{name} is {state.state} by now. See: berg show {name}")
+    if state and has_begun and isinstance(error, Exception):
+        raise BergError(f"{name} is {state.state}, but: {error}. To end it: berg kill {name}")
+    if state and plan.before:
+        bucket.write(jobs.job_path(name), plan.before.content())
+    elif state and not plan.ended:
+        bucket.delete(jobs.job_path(name))
+    end(plan.config, plan.job, plan.features)
+    if state and not plan.ended:
+        bucket.delete(jobs.state_path(name))
+    elif state and plan.ended and (found := bucket.get(jobs.state_path(name))):
+        jobs.write_state(bucket, plan.ended, found.generation)
 
 
 def end(config: Config, job: Job, used: list[Feature]) -> None:

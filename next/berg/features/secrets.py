@@ -244,7 +244,7 @@ def discard(run: Run, name: str) -> bool:
     """Delete a secret at the end of its job; whether this machine did. No trouble ends the worker."""
     try:
         return delete(run.config, name)
-    except (*trouble(), GoogleError) as error:
+    except trouble() + (GoogleError,) as error:
         run.say(f"The job's secrets stay until Google deletes them: {error}")
         return False
 

@@ -1,5 +1,10 @@
 """Spot machines: what their user hears."""
 
+import json
+import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -18,3 +23,30 @@ def test_files_that_a_restart_will_not_find_are_named_while_it_runs(
         time.sleep(0.5)
     assert "/outputs: 1 files" in cloud.log("spot-outputs")
     assert cloud.run("kill", "spot-outputs", "--now").code == 0
+
+
+def test_a_submit_that_slept_leaves_its_job_alone_that_has_ended(
+    cloud: Cloud, project: Path
+) -> None:
+    words = [sys.executable, "-c", "from berg.cli import main; main()", "run", "-g", "0", "--spot"]
+    own = {**os.environ, "HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
+    pipes = {"cwd": project, "env": own, "stderr": subprocess.PIPE, "text": True}
+    groups = f"/compute/v1/projects/{cloud.config.project}/aggregated/instanceGroupManagers"
+    slow = {
+        "method": "compute.regionInstanceGroupManagers.insert",
+        "delay": 3,
+        "after_handler": True,
+    }
+    cloud.call("POST", "/_berg/faults", slow)
+    with subprocess.Popen([*words, "-n", "sleeper", "echo done"], **pipes) as laptop:
+        while not any(each["hits"] for each in cloud.call("GET", "/_berg/faults")["faults"]):
+            time.sleep(0.02)
+        laptop.send_signal(signal.SIGSTOP)
+        assert cloud.run("wait", "sleeper").code == 0, cloud.log("sleeper")
+        while "sleeper" in json.dumps(cloud.call("GET", groups)):
+            time.sleep(0.5)
+        cloud.call("DELETE", "/_berg/faults")
+        laptop.send_signal(signal.SIGCONT)
+        said = laptop.communicate()[1]
+    assert laptop.returncode == 1 and "sleeper is SUCCEEDED by now" in said, said
+    assert json.loads(cloud.run("show", "sleeper", "--json").out)["state"] == "SUCCEEDED"
