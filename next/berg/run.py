@@ -434,6 +434,8 @@ def end(config: Config, job: Job, used: list[Feature]) -> None:
 
 def go(config: Config, plan: Plan, then: Then) -> None:
     """Show a plan, submit it, and do what the user wants next."""
+    if plan.job.env:
+        plan.rows["Variables"] = ", ".join(plan.job.env)
     terminal.show_fields(plan.rows, err=then.as_json or not then.dry_run)
     if then.dry_run:
         if then.as_json:
@@ -505,6 +507,8 @@ def resume_plan(
         "Command": job.cmd,
         "Machine": str(shape),
         "Results": f"gs://{config.bucket}/{jobs.results_prefix(job.results)}",
+        "Limit": terminal.duration(job.max_seconds),
+        **({"Install": job.install} if job.install else {}),
     }
     plan = Plan(config, job, None, request, zones, used, rows, ended=state, generation=generation)
     if folder:

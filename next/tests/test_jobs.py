@@ -118,6 +118,7 @@ def test_rerun_has_the_code_and_options_of_the_job(cloud: Cloud, project: Path) 
     assert "hello from train" in done.out and "1 3\n" in done.out, done.err
     plan = cloud.run("rerun", "second", "--new-code", "-n", "third", "--dry-run", cwd=project)
     assert plan.code == 0 and "l4" not in plan.err + plan.out  # -g 0 is handed on
+    assert "Variables  A, B\n" in plan.out  # also what comes from a record is shown
     resumed = cloud.run("run", "--resume", "first", "-n", "other", "true", cwd=project)
     assert resumed.code == 1 and "berg rerun first" in resumed.err
 
