@@ -1,4 +1,4 @@
-"""Draw what `berg run` and `berg list` print, and pictures of the page where Chromium is, to a folder.
+"""Draw what `berg run` and `berg list` print, and where Chromium is pictures of the page, to a folder.
 
 python tools/screenshot.py docs
 
@@ -11,13 +11,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from html import escape
 from pathlib import Path
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ["chromium", "chromium-browser", "google-chrome"])), ""
 )
-PAGES = {"page-job.png": ("#job/digits", 1500), "page-sweep.png": ("#sweep/lr", 1500)}
+PAGES = {"page-job.png": ("#job/digits", 1250), "page-sweep.png": ("#job/lr", 1250)}
 BERG = [sys.executable, "-c", "from berg.cli import main; main()"]
 GIT = ["git", "-c", "user.name=ada", "-c", "user.email=ada@example.com"]
 DATE = {f"GIT_{who}_DATE": "2026-11-21T09:30:00Z" for who in ("AUTHOR", "COMMITTER")}
@@ -36,7 +37,7 @@ time.sleep(options.seconds)
 """
 # What differs each time -> what is drawn, of the same width.
 SAME = [(r"(?<=  )\d+[smhd] ", lambda found: f"{'2m':{len(found[0])}}"),
-        (r"\$\d\.\d\d(?=  )", lambda found: "$0.04")]  # fmt: skip
+        (r"\$\d\.\d\d(?=  |\n)", lambda found: "$0.04")]  # fmt: skip
 LETTER, LINE, EDGE = 8.43, 20, 16  # pixels of a letter, from line to line, and around all
 
 
@@ -95,6 +96,7 @@ def draw(folder: Path, scratch: Path) -> None:
         run(*BERG, "run", "-n", "digits", "--spot", "--wait", cmd)
         box = run(*BERG, "run", "-n", "long", f"{cmd} --seconds=900")
         while "RUNNING" not in box:
+            time.sleep(1)
             box = run(*BERG, "list", typed="berg list")
         for pattern, same in SAME:
             box = re.sub(pattern, same, box)
@@ -104,11 +106,10 @@ def draw(folder: Path, scratch: Path) -> None:
             run(*BERG, "page", "--export", str(scratch / "out"), "digits", "lr")
             for name, (place, height) in PAGES.items():
                 run(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+                    "--virtual-time-budget=10000",  # charts are drawn when they are seen
                     f"--user-data-dir={scratch}/profile", f"--window-size=1000,{height}",
                     f"--screenshot={folder.absolute() / name}",
                     (scratch / "out/index.html").as_uri() + place)  # fmt: skip
-        else:
-            sys.stderr.write(f"{', '.join(PAGES)} stay as they are: Chromium is not installed\n")
     finally:
         run(*BERG, "local", "reset", "-y")
 
