@@ -43,6 +43,7 @@ EIGHT = "ct6e-standard-8t"  # eight chips of one machine, of which no zone had a
 # Other options, by field, that say what the machines are; and those of features that TPUs do not have.
 OTHERS = ("gpus", "gpu_type", "cpus", "machine_type", "machines")
 WITHOUT = {"Flex": ("queue_timeout", "wait_for_capacity"), "Ssd": ("local_ssd",)}
+TYPES = ("ct", "tpu")  # beginnings of machine types
 COMING = 1500  # seconds; Google may take 12 minutes to say that there is no room
 QUEUED = 60  # seconds without a machine, after which a slice by flex-start is in Google's queue
 NUMBERED = 300  # seconds for the metadata to say which worker of its slice a machine is
@@ -151,6 +152,9 @@ class Tpu(Feature):
         help="TPUs instead of GPUs: v6e-1, v6e-4x4, … (see berg gpus --tpu).",
     )  # fmt: skip
 
+    def is_due(self, plan: Plan) -> bool:
+        return plan.job.machine_type.startswith(TYPES)
+
     def choose(self, config: Config, spec: Spec) -> None:
         wanted = parse(self.tpu)
         if given := [name for name in OTHERS if set_by(name) == "command line"]:
@@ -168,7 +172,15 @@ class Tpu(Feature):
         spec.image = spec.image or f"{IMAGES}/{FAMILIES[wanted.family].image}"
 
     def change(self, plan: Plan) -> None:
-        wanted, job, request = parse(self.tpu), plan.job, plan.request
+        job, request = plan.job, plan.request
+        if not self.tpu:  # it would get the image and disk of other machines
+            same = [row.name for row in listed() if row.machine_type == job.machine_type]
+            same += [EIGHT] if job.machine_type == EIGHT else ["FAMILY-TOPOLOGY"]
+            raise BergError(
+                f"{job.machine_type} has TPUs. Ask for them instead of a machine type: --tpu {same[0]} "
+                "(see: berg gpus --tpu)"
+            )
+        wanted = parse(self.tpu)
         family, is_slice = FAMILIES[wanted.family], wanted.hosts > 1
         without = {**WITHOUT, "Flex": (*WITHOUT["Flex"], *["reservation"] * is_slice)}
         for kind, names in without.items():

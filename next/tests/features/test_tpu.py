@@ -139,6 +139,8 @@ def test_a_devbox_slice_does_not_stop_and_is_killed_as_a_whole(cloud: Cloud, pro
 def test_what_does_not_go_with_tpus_is_refused(cloud: Cloud, project: Path) -> None:
     for words, reason in [
         (["--tpu", "v6e-1", "-g", "1"], "Leave out --gpus"),
+        (["--machine-type", "ct6e-standard-4t"], "--tpu v6e-2x2"),
+        (["--machine-type", "ct5lp-hightpu-1t", "--region", "any"], "--tpu FAMILY-TOPOLOGY"),
         (["--tpu", "v6e-4x4", "-m", "4"], "Leave out --machines"),
         (["--tpu", "v6e-4x4", "--grid", "x=1,2"], "a row of a sweep has one"),
         (["--tpu", "v6e-4x4", "--reservation", "ours"], "no --reservation"),
