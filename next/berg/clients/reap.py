@@ -16,10 +16,11 @@ import click
 from berg import gce, google, jobs, terminal
 from berg import job as records
 from berg.config import Config
+from berg.features import roce
 from berg.google import GoogleError, last_part
 from berg.job import SILENT, State
 
-ORDER = ["group", "machine", "disk", "template"]  # of deletion: a group makes machines again
+ORDER = ["group", "machine", "disk", "policy", "template"]  # of deletion: what uses others first
 Row = dict[str, Any]
 
 
@@ -50,6 +51,7 @@ class Seen:
     disks: list[Row]
     groups: list[Row]
     templates: list[Row]
+    policies: list[Row]  # for placement, of RoCE
 
     @classmethod
     def now(cls, config: Config) -> Seen:
@@ -75,6 +77,7 @@ class Seen:
                 "/global/instanceTemplates",
                 fields="items(name,id,creationTimestamp,properties/labels),nextPageToken",
             )
+            policies = pool.submit(roce.policies, config)
             states, machines = jobs.observed(config)
         ours = [
             row
@@ -88,6 +91,7 @@ class Seen:
             disks.result(),
             [row for row in groups.result() if last_part(row["instanceTemplate"]) in named],
             ours,
+            policies.result(),
         )
 
 
@@ -96,10 +100,12 @@ def leftovers(config: Config, user: str | None) -> list[Leftover]:
     seen = Seen.now(config)
     groups = [*left_groups(seen)]
     going = {each.name for each in groups}
+    machines = [each for each in left_machines(config, seen) if each.job not in going]
     found = [
         *groups,
-        *[each for each in left_machines(config, seen) if each.job not in going],
+        *machines,
         *left_disks(seen),
+        *left_policies(seen, going | {each.job for each in machines}),
         *left_templates(seen, going),
     ]
     return [each for each in found if user in (None, each.user)]
@@ -163,6 +169,16 @@ def left_templates(seen: Seen, going: set[str]) -> Iterator[Leftover]:
             yield leftover("template", row, path, user, "no group uses it")
 
 
+def left_policies(seen: Seen, going: set[str]) -> Iterator[Leftover]:
+    """Policies of jobs that have no machine, or none that stays."""
+    used = {machine.job for machine in seen.machines} | {row["name"] for row in seen.groups}
+    for row in seen.policies:
+        name, state = row["name"], seen.states.get(row["name"])
+        if name not in used - going and (why := reason(state, row["creationTimestamp"])):
+            path = f"/regions/{last_part(row['region'])}/resourcePolicies/{name}"
+            yield leftover("policy", row, path, state.user if state else "", why, name)
+
+
 def reason(state: State | None, created_at: str, is_on: bool = True) -> str:
     """Why no job needs a machine or group; "" if one may: a job that has ended deletes them itself."""
     if state is None:
@@ -218,7 +234,7 @@ def reap(everyone: bool, yes: bool, as_json: bool) -> None:
     """
     config = Config.load()
     user = None if everyone else config.user
-    with terminal.waiting("Looking for machines, disks, groups and templates"):
+    with terminal.waiting("Looking for machines, disks, groups, policies and templates"):
         found = leftovers(config, user)
     if as_json:
         hidden = {"path", "id", "job"}

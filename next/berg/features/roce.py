@@ -52,7 +52,6 @@ MTU = 8896  # bytes, the most
 RANGES = ("192.168.64.0/18", "192.168.128.0/18"), ("172.24.64.0/18", "172.24.128.0/18")
 PER_REGION, PER_RAIL = 22, 21  # lengths of the prefixes of their subnetworks
 READY = 120  # seconds for networks that another computer makes as well
-OLD = 3600  # seconds after which the policy of a job that has ended is deleted
 LINKS = 180  # seconds for a machine's interfaces to come up
 GIB, DEVICES = Path("/usr/local/gib"), Path("/sys/class/infiniband")
 # Without the last two the plugin cannot be loaded, and each rank fails with "internal error".
@@ -280,12 +279,13 @@ def forget_policy(config: Config, row: dict[str, Any]) -> None:
 
 
 def forget_old_policies(config: Config) -> None:
-    """Delete the policies of jobs that have ended: they cost nothing, but count."""
+    """Delete the policies of jobs that have ended, whose last machine could not: it had the policy. They
+    cost nothing, but count.
+    """
     for row in policies(config):
-        if jobs.age(row["creationTimestamp"]) > OLD:
-            with contextlib.suppress(BergError):  # its record may be damaged
-                if jobs.read_state(Bucket(config), row["name"])[0].is_final:
-                    forget_policy(config, row)
+        with contextlib.suppress(BergError):  # it may have no record: see `berg reap`
+            if jobs.read_state(Bucket(config), row["name"])[0].is_final:
+                forget_policy(config, row)
 
 
 # --- on a machine

@@ -12,6 +12,7 @@ from conftest import Cloud
 from berg import gce, google
 from berg import job as jobs
 from berg.clients.reap import Leftover, delete
+from berg.features import roce
 from berg.job import State
 
 LONG_AGO = "2026-01-01T00:00:00Z"
@@ -80,7 +81,11 @@ def test_disks_groups_and_templates_that_nothing_uses_go(cloud: Cloud, project: 
     words = ["run", "-g", "0", "-n", "spot", "--spot", "sleep 300"]
     assert cloud.run(*words, cwd=project).code == 0
     cloud.call("POST", "/_berg/instances/spot/crash", {})  # it ends at once
-    state = State("spot", jobs.FAILED, results="spot", created_at=LONG_AGO)
+    place, close = "/regions/us-central1/resourcePolicies", {"collocation": "COLLOCATED"}
+    for text, name in ((roce.description(config), "spot"), ("of others", "theirs")):
+        policy = {"name": name, "description": text, "groupPlacementPolicy": close}
+        google.do(config, "POST", place, policy)
+    state = State("spot", jobs.FAILED, config.user, results="spot", created_at=LONG_AGO)
     state.times = {jobs.FAILED: LONG_AGO}
     cloud.bucket.write(jobs.state_path("spot"), state.content(), about=state.about())
     env = {**os.environ, "HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
@@ -88,7 +93,9 @@ def test_disks_groups_and_templates_that_nothing_uses_go(cloud: Cloud, project: 
     done = subprocess.run(words, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     kinds = {line.split()[0] for line in done.stdout.splitlines()[1:]}
-    assert kinds >= {"group", "disk", "template"}, done.stdout
+    assert kinds >= {"group", "disk", "policy", "template"}, done.stdout
+    policies = {row["name"] for row in google.items(config, "/aggregated/resourcePolicies")}
+    assert "theirs" in policies and "spot" not in policies
     disks = {row["name"] for row in google.items(config, "/aggregated/disks")}
     assert "mine" in disks and "spare" not in disks and not has_machine(cloud, "spot")
     assert not [*google.items(config, "/aggregated/instanceGroupManagers")]

@@ -65,6 +65,7 @@ def test_the_policy_of_a_job_goes_with_it_and_networks_are_made_once(
         time.sleep(1)  # the quota is of 16
     done = cloud.run("devbox", *H200[:-1], "--spot", "-n", "near-box", cwd=project)
     assert done.code == 0, done.err
+    assert "near" not in [row["name"] for row in listed(cloud, "resourcePolicies")]  # it has ended
     machines = [row for row in listed(cloud, "instances") if row["name"].startswith("near-box-")]
     assert [len(row["networkInterfaces"]) for row in machines] == [10, 10]
     assert all(row["resourcePolicies"][0].endswith("/near-box") for row in machines)
