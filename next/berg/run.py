@@ -349,9 +349,16 @@ def submit(plan: Plan, say: Callable[[str], None] = terminal.say) -> str:
                 f"there is a job {job.name!r} already. Choose another name: -n NAME"
             ) from None
         if plan.snapshot:
-            if not has_name(bucket, job):  # this computer may have slept
-                raise NameTaken(f"{job.name} is another job now. Choose another name: -n NAME")
-            bucket.write(jobs.job_path(job.name), job.content())
+            present = bucket.get(jobs.job_path(job.name))
+            try:  # this computer may have slept
+                if not has_name(bucket, job):
+                    raise Changed(job.name)
+                generation = present.generation if present else 0
+                bucket.write(jobs.job_path(job.name), job.content(), generation)
+            except Changed:
+                raise NameTaken(
+                    f"{job.name} is another job now. Choose another name: -n NAME"
+                ) from None
         if plan.ended and job.rows:
             rows_.resume(bucket, job)
         for feature in plan.features:
@@ -389,20 +396,36 @@ def taken_back(plan: Plan, bucket: Bucket, say: Callable[[str], None]) -> Iterat
         is_main = threading.current_thread() is threading.main_thread()  # others get no signals
         previous = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
         try:
-            name, is_ours = plan.job.name, has_name(bucket, plan.job)
-            if is_ours and plan.before:
-                bucket.write(jobs.job_path(name), plan.before.content())
-            elif is_ours and not plan.ended:
-                bucket.delete(jobs.job_path(name))
-            end(plan.config, plan.job, plan.features)
-            if is_ours and not plan.ended:
-                bucket.delete(jobs.state_path(name))
-            elif is_ours and plan.ended and (found := bucket.get(jobs.state_path(name))):
-                jobs.write_state(bucket, plan.ended, found.generation)
+            withdraw(plan, bucket)
         finally:
             if is_main:
                 signal.signal(signal.SIGINT, previous)
         raise
+
+
+def withdraw(plan: Plan, bucket: Bucket) -> None:
+    """Take back what a submit has made. Each record is looked at just before: this computer may sleep,
+    and by then another job have the name, or somebody have resumed this one.
+    """
+    job, path = plan.job, jobs.job_path(plan.job.name)
+    attempt = plan.ended.attempt + 1 if plan.ended else 1
+    with contextlib.suppress(BergError):  # there is none, or it is damaged
+        state, _ = jobs.read_state(bucket, job.name)
+        if state.id == job.id and state.attempt > attempt:
+            return
+    record = bucket.find_with_generation(path)
+    with contextlib.suppress(Changed):
+        if record and record[0] == job.content() and plan.before:
+            bucket.write(path, plan.before.content(), record[1])
+        elif record and record[0] == job.content() and not plan.ended:
+            bucket.delete(path, generation=record[1])
+    end(plan.config, job, plan.features)
+    with contextlib.suppress(BergError, Changed):
+        state, generation = jobs.read_state(bucket, job.name)
+        if (state.id, state.attempt) == (job.id, attempt) and plan.ended:
+            jobs.write_state(bucket, plan.ended, generation)
+        elif (state.id, state.attempt) == (job.id, attempt):
+            bucket.delete(jobs.state_path(job.name), generation=generation)
 
 
 def end(config: Config, job: Job, used: list[Feature]) -> None:

@@ -92,7 +92,10 @@ class Roce(Feature):
         plan.rows["Zones"] = ", ".join(plan.zones)
 
     def forget(self, config: Config, job: Job) -> None:
-        for row in policies(config, job.name) if self.is_wanted(job) else []:
+        from berg.run import has_name
+
+        is_its = self.is_wanted(job) and has_name(Bucket(config), job)
+        for row in policies(config, job.name) if is_its else []:
             for machine in gce.machines(config, job.name, sha256=job.sha256):
                 google.delete(config, machine.path)  # Google keeps a policy that a machine has
             forget_policy(config, row)
