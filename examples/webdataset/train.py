@@ -1,8 +1,7 @@
 """Train a small network on shards that are streamed from a bucket, on as many processes as torchrun starts.
 
-WebDataset deals the shards of every epoch out anew, so that each process reads its share, and what others read before:
-in a cluster with a dataset cache (BERG_CACHE_URL) the second epoch comes from there. A shard is read while it comes, and
-no disk holds it. Where the cache fails, in the middle of a shard as well, Cloud Storage itself goes on.
+WebDataset deals the shards of every epoch out anew, so that each process reads its share, and what others read before. A
+shard is read while it comes, and no disk holds it; a connection that breaks in the middle goes on from there.
 
 Not covered: checkpoints and GPUs (see torch_ddp), processes that read ahead (WebLoader of WebDataset), shards that change
 while they are read.
@@ -30,43 +29,30 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import default_collate
 
 STORAGE = os.environ.get("STORAGE_EMULATOR_HOST", "https://storage.googleapis.com")
-REST = 5  # seconds for which a cache that failed is not asked
+TRIES = 5  # of a shard that breaks
 BROKEN = (requests.RequestException, urllib3.exceptions.HTTPError, OSError)
 
 
 class Bucket:
-    """Objects of a bucket as streams. `counts` are those from the cache, those from Cloud Storage, and bytes."""
+    """Objects of a bucket as streams. `shards` and `bytes` are what was read."""
 
     def __init__(self, name):
         credentials, _ = google.auth.default(
             scopes=["https://www.googleapis.com/auth/devstorage.read_only"]
         )
         self.name, self.session = name, AuthorizedSession(credentials)
-        self.cache, self.rests_until, self.counts = os.environ.get("BERG_CACHE_URL"), 0.0, [0, 0, 0]
+        self.shards = self.bytes = 0
 
     def ask(self, name, position):
-        """Return who answers for an object from a position on, and the answer."""
-        rests = time.monotonic() < self.rests_until
-        server = STORAGE if rests or not self.cache else self.cache
-        # Cache and bucket have the same paths, and take the same token.
-        url = f"{server}/{self.name}/{quote(name)}"
+        """Return the answer for an object from a position on."""
         headers = {"Range": f"bytes={position}-"} if position else {}
-        try:
-            answer = self.session.get(url, headers=headers, timeout=(5, 60), stream=True)
-            answer.raise_for_status()
-        except requests.RequestException as error:
-            self.give_up(server, error)
-            return self.ask(name, position)
-        return server, answer
-
-    def give_up(self, server, error):
-        """Leave the cache alone for a while; raise what went wrong with Cloud Storage itself."""
-        if server == STORAGE:
-            raise error
-        self.rests_until = time.monotonic() + REST
-        print(f"the cache failed, on from the bucket: {error}", file=sys.stderr, flush=True)
+        url = f"{STORAGE}/{self.name}/{quote(name)}"
+        answer = self.session.get(url, headers=headers, timeout=(5, 60), stream=True)
+        answer.raise_for_status()
+        return answer
 
     def open(self, name):
+        self.shards += 1
         return io.BufferedReader(Stream(self, name), 1 << 20)
 
     def open_all(self, shards):
@@ -79,10 +65,9 @@ class Stream(io.RawIOBase):
     """An object as it comes; where a connection breaks, it goes on from there."""
 
     def __init__(self, bucket, name):
-        self.bucket, self.name, self.position = bucket, name, 0
-        self.server, self.answer = bucket.ask(name, 0)
+        self.bucket, self.name, self.position, self.tries = bucket, name, 0, TRIES
+        self.answer = bucket.ask(name, 0)
         self.size = int(self.answer.headers["x-goog-stored-content-length"])
-        bucket.counts[self.server == STORAGE] += 1
 
     def readable(self):
         return True
@@ -94,12 +79,17 @@ class Stream(io.RawIOBase):
                 if not data:
                     raise ConnectionError(f"{self.name} was cut short")
             except BROKEN as error:
-                self.bucket.give_up(self.server, error)
-                self.server, self.answer = self.bucket.ask(self.name, self.position)
+                self.tries -= 1
+                if not self.tries:
+                    raise
+                print(
+                    f"{self.name} goes on at {self.position}: {error}", file=sys.stderr, flush=True
+                )
+                self.answer = self.bucket.ask(self.name, self.position)
                 continue
             buffer[: len(data)] = data
             self.position += len(data)
-            self.bucket.counts[2] += len(data)
+            self.bucket.bytes += len(data)
             return len(data)
         return 0
 
@@ -165,19 +155,19 @@ def main():
     args.logdir.mkdir(parents=True, exist_ok=True)
 
     for epoch in range(1, args.epochs + 1):
-        start, bucket.counts = time.perf_counter(), [0, 0, 0]
+        start, bucket.shards, bucket.bytes = time.perf_counter(), 0, 0
         loss = train_epoch(model, optimizer, batches(bucket, names, args.batch_size, epoch))
         seconds = time.perf_counter() - start
-        counts = torch.tensor(bucket.counts)
+        counts = torch.tensor([bucket.shards, bucket.bytes])
         dist.all_reduce(counts)
         if rank == 0:
             with torch.no_grad():
                 accuracy = (model.module(images).argmax(1) == digits).float().mean().item()
-            megabytes = int(counts[2]) / 1e6
+            megabytes = int(counts[1]) / 1e6
             row = {"epoch": epoch, "processes": size, "seconds": round(seconds, 3)}
             row |= {"train_loss": round(loss, 4), "test_accuracy": round(accuracy, 4)}
-            row |= {"from_cache": int(counts[0]), "from_bucket": int(counts[1])}
-            row |= {"mb": round(megabytes, 1), "mb_per_second": round(megabytes / seconds, 1)}
+            row |= {"shards": int(counts[0]), "mb": round(megabytes, 1)}
+            row |= {"mb_per_second": round(megabytes / seconds, 1)}
             print(json.dumps(row), flush=True)
             with (args.logdir / "metrics.jsonl").open("a") as file:
                 file.write(json.dumps(row) + "\n")

@@ -302,20 +302,25 @@ class Bucket:
             if not self.get(to):
                 raise Changed(str(error)) from error
 
-    def delete(self, *names: str, generation: int | None = None) -> None:
-        """Delete objects; those that are gone are fine."""
+    def delete(self, *items: str | Object, generation: int | None = None) -> None:
+        """Delete objects by name, or exactly these, which raises Changed for others; those that are gone
+        are fine.
+        """
         from google.api_core.exceptions import NotFound
 
-        def one(name: str) -> None:
+        def one(item: str | Object) -> None:
+            name, match = (
+                (item, generation) if isinstance(item, str) else (item.name, item.generation)
+            )
             with contextlib.suppress(NotFound), changed():
-                self.client.blob(name).delete(if_generation_match=generation, **self.patience)
+                self.client.blob(name).delete(if_generation_match=match, **self.patience)
 
-        if len(names) < 3:
-            for name in names:
-                one(name)
+        if len(items) < 3:
+            for item in items:
+                one(item)
             return
         with ThreadPoolExecutor(THREADS) as pool:
-            [*pool.map(one, names)]
+            [*pool.map(one, items)]
 
     # --- reading
 

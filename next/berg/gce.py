@@ -113,14 +113,17 @@ class Instance(Machine):
         google.delete(config, self.path)
 
     def stop(self, config: Config) -> None:
-        google.do(
-            config, "POST", f"{self.path}/stop", discardLocalSsd="true"
-        )  # of any that there are
+        self.switch(config, "stop", discardLocalSsd="true")  # of any that there are
 
     def start(self, config: Config) -> None:
+        self.switch(config, "start")
+
+    def switch(self, config: Config, how: str, **query: str) -> None:
         try:
-            google.do(config, "POST", f"{self.path}/start")
+            google.do(config, "POST", f"{self.path}/{how}", **query)
         except GoogleError as error:
+            if error.status == 404 or error.reason == "RESOURCE_NOT_FOUND":
+                raise BergError(f"{self.name} was deleted meanwhile. See: berg list") from None
             if error.reason not in NO_ROOM:
                 raise
             raise BergError(

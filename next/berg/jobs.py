@@ -585,6 +585,8 @@ def to_kill(config: Config, name: str, now: bool, yes: bool) -> Callable[[], str
             return "machine deleted"
 
         return delete
+    if not state.id == job.id == find(config, name).id:  # then the machines may be another one's
+        raise BergError(f"{name} is another job now, which was not touched. See: berg show {name}")
     is_box = job.is_devbox or any(machine.is_devbox for machine in machines)
     if not state.is_final and (is_box or job.user != config.user):
         question = (
@@ -603,14 +605,15 @@ def end_job(config: Config, job: Job, state: State, machines: list[Machine], now
     if is_on and not now and not is_over:
         what = "the machine of " if state.is_final else ""
         terminal.say(f"Ending {what}{name}; its last results are saved")
-        for machine in machines:
-            machine.tell(config, f"berg-kill-{name}", config.user)
-        began = time.monotonic()
+        for machine in machines:  # on a host another guest may have the name by then
+            word = name if machine.job == name else job.id
+            machine.tell(config, f"berg-kill-{word}", config.user)
+        began = at = time.monotonic()
         while (not state.is_final or state.waits) and state.id == job.id:
-            patience = SAVING if state.state == UPLOADING else PATIENCE
-            if time.monotonic() > began + patience:
+            if at > began + (SAVING if state.state == UPLOADING else PATIENCE):
                 break
             time.sleep(POLL)
+            at = time.monotonic()  # the state is newer, also if this computer sleeps now
             state = find(config, name)
     remove(config, job)
     was_final = state.is_final
@@ -666,7 +669,10 @@ def kill_row(config: Config, job: Job, number: int) -> str:
     """End one row of a sweep, and the others go on; what it became."""
     bucket, sweep, name = Bucket(config), job.name, f"{job.name}/{number}"
     end, reason = time.monotonic() + PATIENCE, f"killed by {config.user}"
-    while time.monotonic() < end:
+    while True:
+        is_late = time.monotonic() > end  # what is seen below is newer: this computer may sleep
+        if records.read_state(bucket, sweep)[0].id != job.id:
+            raise BergError(f"{sweep} is another job now, which was not touched")
         state, generation = records.row_states(bucket, sweep).get(number, (None, 0))
         if state and state.is_final:
             terminal.say(f"{name} is {state.state}")
@@ -681,8 +687,9 @@ def kill_row(config: Config, job: Job, number: int) -> str:
         for machine in place.machines(config, sweep, state.zone):
             if machine.id == state.machine_id:
                 machine.tell(config, f"berg-kill-{number}", config.user)
+        if is_late:
+            raise BergError(f"{name} has not ended in {PATIENCE} seconds. See: berg log {name}")
         time.sleep(POLL)
-    raise BergError(f"{name} has not ended within {PATIENCE} seconds. See: berg log {name}")
 
 
 def remove(config: Config, job: Job) -> None:
@@ -721,10 +728,19 @@ def rm(names: tuple[str, ...], yes: bool, as_json: bool) -> None:
         raise BergError("nothing was deleted")
 
     def delete(name: str) -> dict[str, Any]:
+        """Of what was listed what is still there, unless this computer slept until another job had it."""
         last = [records.job_path(name), records.state_path(name)]  # a rest can be deleted again
-        items = [item.name for item in removals[name]]
-        bucket.delete(*[item for item in items if item not in last])
-        bucket.delete(*last)
+        seen = {(item.name, item.generation) for item in removals[name]}
+        items = [item for item in removal(config, name) if (item.name, item.generation) in seen]
+        try:
+            if last[1] not in [item.name for item in items]:
+                raise Changed(name)
+            bucket.delete(*[item for item in items if item.name not in last])
+            bucket.delete(*[item for item in items if item.name in last])
+        except Changed:
+            raise BergError(
+                f"{name} is not what it was, and what is new was not deleted. See: berg show {name}"
+            ) from None
         terminal.say(f"Deleted {name}")
         return {"name": name, "done": "deleted", "objects": len(items)}
 
@@ -791,6 +807,9 @@ def stop(names: tuple[str, ...], now: bool, yes: bool) -> None:
         while any(machine.is_on for machine in machines) and time.monotonic() < end:
             time.sleep(POLL)
             machines = same(config, machines)
+        machines = same(config, machines) if machines else []  # this computer may have slept
+        if not machines:
+            raise BergError(f"the machine of {name} was deleted meanwhile. See: berg show {name}")
         for machine in machines:
             if machine.is_on:
                 machine.stop(config)
@@ -816,7 +835,8 @@ def start(names: tuple[str, ...], yes: bool) -> None:
         bucket = Bucket(config)
         with contextlib.suppress(BergError, Changed):  # its records may be damaged
             state, generation = records.read_state(bucket, name)
-            if state.state == STOPPED:
+            is_its = state.machine_id in [machine.id for machine in machines]
+            if state.state == STOPPED and is_its:
                 state.state, state.seconds_before = SUBMITTED, state.seconds
                 state.times = {SUBMITTED: records.now(bucket.time())}
                 records.write_state(bucket, state, generation)

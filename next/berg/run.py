@@ -353,9 +353,16 @@ def submit(plan: Plan, say: Callable[[str], None] = terminal.say) -> str:
                 f"there is a job {job.name!r} already. Choose another name: -n NAME"
             ) from None
         if plan.snapshot:
-            if not own_state(bucket, job):  # this computer may have slept
-                raise NameTaken(f"{job.name} is another job now. Choose another name: -n NAME")
-            bucket.write(jobs.job_path(job.name), job.content())
+            present = bucket.get(jobs.job_path(job.name))
+            try:  # this computer may have slept
+                if not own_state(bucket, job):
+                    raise Changed(job.name)
+                generation = present.generation if present else 0
+                bucket.write(jobs.job_path(job.name), job.content(), generation)
+            except Changed:
+                raise NameTaken(
+                    f"{job.name} is another job now. Choose another name: -n NAME"
+                ) from None
         if plan.ended and job.rows:
             rows_.resume(bucket, job)
         for feature in plan.features:
@@ -393,33 +400,42 @@ def taken_back(plan: Plan, bucket: Bucket, say: Callable[[str], None]) -> Iterat
         is_main = threading.current_thread() is threading.main_thread()  # others get no signals
         previous = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
         try:
-            undo(plan, bucket, error)
+            withdraw(plan, bucket, error)
         finally:
             if is_main:
                 signal.signal(signal.SIGINT, previous)
         raise
 
 
-def undo(plan: Plan, bucket: Bucket, error: BaseException) -> None:
-    """Delete what a submit made, unless a machine, or berg kill, took the job further while this
-    computer slept.
+def withdraw(plan: Plan, bucket: Bucket, error: BaseException) -> None:
+    """Take back what a submit has made, unless a machine, berg kill or another submit took the job
+    further while this computer slept. Each record is looked at just before it goes.
     """
-    name, state = plan.job.name, own_state(bucket, plan.job)
-    has_begun = state and state.attempt == plan.attempt and state.state != jobs.SUBMITTED
-    if state and has_begun and state.is_final:
-        end(plan.config, plan.job, plan.features)  # machines that were asked for since
-        raise BergError(f"{name} is {state.state} by now. See: berg show {name}")
-    if state and has_begun and isinstance(error, Exception):
-        raise BergError(f"{name} is {state.state}, but: {error}. To end it: berg kill {name}")
-    if state and plan.before:
-        bucket.write(jobs.job_path(name), plan.before.content())
-    elif state and not plan.ended:
-        bucket.delete(jobs.job_path(name))
-    end(plan.config, plan.job, plan.features)
-    if state and not plan.ended:
-        bucket.delete(jobs.state_path(name))
-    elif state and plan.ended and (found := bucket.get(jobs.state_path(name))):
-        jobs.write_state(bucket, plan.ended, found.generation)
+    job, path, attempt = plan.job, jobs.job_path(plan.job.name), plan.attempt
+    state = own_state(bucket, job)
+    if state and state.attempt > attempt:
+        return
+    if state and state.attempt == attempt and state.state != jobs.SUBMITTED:
+        if state.is_final:
+            end(plan.config, job, plan.features)  # machines that were asked for since
+            raise BergError(f"{job.name} is {state.state} by now. See: berg show {job.name}")
+        if isinstance(error, Exception):
+            raise BergError(
+                f"{job.name} is {state.state}, but: {error}. End it: berg kill {job.name}"
+            )
+    record = bucket.find_with_generation(path)
+    with contextlib.suppress(Changed):
+        if record and record[0] == job.content() and plan.before:
+            bucket.write(path, plan.before.content(), record[1])
+        elif record and record[0] == job.content() and not plan.ended:
+            bucket.delete(path, generation=record[1])
+    end(plan.config, job, plan.features)
+    with contextlib.suppress(BergError, Changed):
+        state, generation = jobs.read_state(bucket, job.name)
+        if (state.id, state.attempt) == (job.id, attempt) and plan.ended:
+            jobs.write_state(bucket, plan.ended, generation)
+        elif (state.id, state.attempt) == (job.id, attempt):
+            bucket.delete(jobs.state_path(job.name), generation=generation)
 
 
 def end(config: Config, job: Job, used: list[Feature]) -> None:

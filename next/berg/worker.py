@@ -534,8 +534,9 @@ def killed_or_taken(run: Run) -> Ending | None:
         facts = Facts.read()
     words, is_loss = facts.attributes if facts else {}, run.job.returns
     name, _, number = run.job.name.partition("/")
-    if user := words.get(f"berg-kill-{name}") or words.get(f"berg-kill-{number or name}"):
-        return Ending("KILLED", f"killed by {user}", is_firm=True)
+    for word in (name, number or name, run.job.id):
+        if user := words.get(f"berg-kill-{word}"):
+            return Ending("KILLED", f"killed by {user}", is_firm=True)
     off = STOPPED if run.job.is_devbox else ""
     if words.get("berg-stop", "") not in ("", run.facts.attributes.get("berg-stop")):  # a new one
         return Ending(off or "KILLED", f"stopped by {words['berg-stop']}", is_firm=True)

@@ -4,10 +4,8 @@ import json
 import os
 import pty
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from conftest import Cloud, commit
@@ -215,22 +213,3 @@ def test_jobs_say_what_they_leave_behind(cloud: Cloud, project: Path) -> None:
     assert {*missing} == {"/root/ray_results/", "/workspace/", "/tmp/", "/root/code/proj/outputs/"}
     assert "1 files, 2.0 MB" in missing["/root/ray_results/"]
     assert "/root/ray_results: 1 files, 2.0 MB" in cloud.log("leaves")
-
-
-def test_a_submit_that_slept_leaves_another_job_of_its_name_alone(
-    cloud: Cloud, project: Path
-) -> None:
-    words = [sys.executable, "-c", "from berg.cli import main; main()", *CPU, "-n", "slept", "true"]
-    own = {**os.environ, "HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
-    with subprocess.Popen(words, cwd=project, env=own, stderr=subprocess.PIPE, text=True) as laptop:
-        while not cloud.read(".berg/jobs/slept_state.json"):
-            time.sleep(0.002)
-        laptop.send_signal(signal.SIGSTOP)
-        late = "import berg.job; berg.job.SILENT = 0; from berg.cli import main; main()"
-        subprocess.run([sys.executable, "-c", late, "rm", "-y", "slept"], env=own, check=True)
-        assert cloud.run(*CPU, "-n", "slept", "sleep 15; echo other", cwd=project).code == 0
-        laptop.send_signal(signal.SIGCONT)
-        said = laptop.communicate()[1]
-    assert laptop.returncode == 1, said
-    assert cloud.run("wait", "slept").code == 0, cloud.log("slept")
-    assert "\nother\n" in cloud.log("slept")

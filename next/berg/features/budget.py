@@ -110,6 +110,8 @@ class Budget(Feature):
             costs, most = json.loads(row)["costs"], json.loads(row)["most"]
             with contextlib.suppress(BergError):
                 state, _ = jobs.read_state(bucket, job.name)
+                if state.id != job.id:  # another job has the name by now, and the object
+                    return
                 if state.machine and (state.machine_id not in costs or state.waits):
                     costs[state.machine_id] = self.cost(state.seconds - state.seconds_before)
             if costs:

@@ -321,7 +321,7 @@ def push(path: Path, name: str, delete: bool, follow_links: bool, yes: bool, as_
     sent = [size for size in sizes if size >= 0]
     extra = [name for name in present if name not in files]
     if extra and delete and terminal.confirm(f"Delete {len(extra)} files of {address}?", yes, "-y"):
-        bucket.delete(*extra)
+        forget(bucket, name, [present[each] for each in extra])
     elif extra:
         terminal.say(f"{address} has {len(extra)} files that are not in {path} (--delete)")
     terminal.say(f"Sent {len(sent)} of {len(files)} files, {in_words(sum(sent))}")
@@ -470,5 +470,13 @@ def rm(name: str, yes: bool) -> None:
     size = in_words(sum(item.size for item in items))
     question = f"Delete gs://{bucket.config.bucket}/{prefix}, {len(items)} files, {size}?"
     if terminal.confirm(question, yes, "-y"):
-        bucket.delete(*[item.name for item in items])
+        forget(bucket, name, items)
         terminal.say(f"Deleted {name}")
+
+
+def forget(bucket: Bucket, name: str, items: list[Object]) -> None:
+    """Delete exactly these files: after the question others may have their names."""
+    try:
+        bucket.delete(*items)
+    except Changed:
+        raise BergError(f"{name} was sent again meanwhile; what is new stays. Try again") from None

@@ -40,7 +40,8 @@ LOOK = 1  # seconds between two looks at what a machine waits for
 NOTE = 60  # seconds between two notes in the state that the machine still waits, and until when
 CONNECT = 30  # seconds for ssh to reach a machine
 # Options of a machine that is to be created, and features that are for one or need it alone.
-OF_MACHINES = ("gpus", "gpu_type", "cpus", "machine_type", "zones", "disk_gb", "image")
+OF_MACHINES = {"gpus": "-g", "gpu_type": "-t", "cpus": "-c", "machine_type": "--machine-type"}
+OF_MACHINES |= {"zones": "-z", "regions": "--region", "disk_gb": "--disk-gb", "image": "--image"}
 NOT_ON = ("Keep", "Ssd", "Tpu", "Spot", "Gke", "Flex", "Roce", "Iap", "Docker")
 NOT_TOLD = ("startup-script", "ssh-keys", "enable-guest-attributes")  # metadata of a machine
 
@@ -218,8 +219,8 @@ class On(Feature):
 
     def check(self, plan: Plan) -> None:
         """Raise BergError for what a machine that is there cannot have; drop what a new one would."""
-        job, named = plan.job, [each for each in OF_MACHINES if set_by(each) == "command line"]
-        wrong = [f"--{each.replace('_', '-')}" for each in named]
+        job = plan.job
+        wrong = [flag for name, flag in OF_MACHINES.items() if set_by(name) == "command line"]
         wrong += [f"the options of {type(each).__name__}" for each in plan.features
                   if type(each).__name__ in NOT_ON and each.is_used]  # fmt: skip
         wrong += ["--mount"] * any(getattr(each, "mount", []) for each in plan.features)
@@ -282,7 +283,8 @@ class On(Feature):
 
 
 def kill_word(job: Job) -> str:
-    return f"berg-kill-{job.name}"
+    """Of a guest: another one may have its name on the same host by the time it is said."""
+    return f"berg-kill-{job.id}"
 
 
 def find_host(config: Config, name: str) -> Host:

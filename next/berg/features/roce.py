@@ -91,7 +91,10 @@ class Roce(Feature):
         plan.rows["Zones"] = ", ".join(plan.zones)
 
     def forget(self, config: Config, job: Job) -> None:
-        for row in policies(config, job.name) if self.is_wanted(job) else []:
+        from berg.run import own_state
+
+        is_its = self.is_wanted(job) and own_state(Bucket(config), job) is not None
+        for row in policies(config, job.name) if is_its else []:
             for machine in gce.machines(config, job.name, sha256=job.sha256):
                 google.delete(config, machine.path)  # Google keeps a policy that a machine has
             forget_policy(config, row)

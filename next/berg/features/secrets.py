@@ -141,7 +141,7 @@ def is_over(run: Run, ending: Ending) -> bool:
 
 
 def secret_id(job: Job) -> str:
-    return f"berg-{job.name.partition('/')[0]}"
+    return f"berg-{job.name.partition('/')[0]}-{job.id}"  # not that of another job of the name
 
 
 def url(config: Config, name: str = "") -> str:
@@ -158,7 +158,7 @@ def call(config: Config, method: str, url: str, body: Any = None, **query: str) 
 
 
 def store(config: Config, job: Job, name: str, values: Values) -> None:
-    """Make a secret for the machines of a job, over one of a job of this name that was lost."""
+    """Make a secret for the machines of a job, over that of an earlier attempt."""
     labels = {"berg": "1", "berg-bucket": gce.bucket_label(config), "berg-user": config.user}
     body = {"replication": {"automatic": {}}, "labels": labels}
     body["ttl"] = f"{job.max_seconds + SLACK}s"

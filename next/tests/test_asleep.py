@@ -1,0 +1,134 @@
+"""A laptop that was closed in the middle of a command finds another world when it is opened again: it
+touches nothing of another's, leaves nothing, and says so.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asleep import asleep
+from conftest import Cloud
+
+from berg import gce
+from berg.job import FINAL
+
+CPU = ["run", "-g", "0"]
+LATE = "import berg.job; berg.job.SILENT = 0; from berg.cli import main; main()"  # minutes later
+OTHER = 'sleep 3; echo x >"$BERG_RESULTS_DIR/other"'
+
+
+def until(cloud: Cloud, name: str, *states: str) -> dict[str, Any]:
+    end = time.monotonic() + 90
+    while time.monotonic() < end:
+        state: dict[str, Any] = json.loads(cloud.read(f".berg/jobs/{name}_state.json") or b"{}")
+        if state.get("state") in states:
+            return state
+        time.sleep(0.1)
+    raise AssertionError(f"{name} is {state}")
+
+
+def machines(cloud: Cloud, name: str) -> list[tuple[str, str]]:
+    return [(machine.id, machine.status) for machine in gce.machines(cloud.config, name)]
+
+
+def replace(cloud: Cloud, project: Path, name: str, *words: str) -> None:
+    """Another laptop ends and removes what has the name, and takes it."""
+    own = {"HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
+    cloud.run("kill", "-y", name)
+    removal = [sys.executable, "-c", LATE, "rm", "-y", name]
+    subprocess.run(removal, env={**os.environ, **own}, cwd=cloud.home, capture_output=True)
+    done = cloud.run(*words, "-n", name, *[OTHER] * (words[0] == "run"), cwd=project)
+    assert done.code == 0, done.err
+
+
+def check_other(cloud: Cloud, name: str) -> None:
+    """The other laptop's job is alone, and has run."""
+    state = until(cloud, name, *FINAL)
+    assert state["state"] == "SUCCEEDED", state
+    assert f"berg_results/{name}/other" in cloud.names(f"berg_results/{name}/")
+    assert not [file for file in cloud.names(f"berg_results/{name}/") if file.endswith("/mine")]
+    assert json.loads(cloud.read(f".berg/jobs/{name}_metadata.json"))["id"] == state["id"]
+    end = time.monotonic() + 60
+    while machines(cloud, name):
+        assert time.monotonic() < end, "a machine is left"
+        time.sleep(0.2)
+
+
+RECORD = "POST /upload/.*{}_metadata"
+
+
+@pytest.mark.parametrize("at", [RECORD, "POST .*/instances[?]", "DELETE .*{}_state"])
+def test_a_submit_starts_and_takes_back_nothing_of_another_job(
+    cloud: Cloud, project: Path, at: str
+) -> None:
+    name = f"submit-{len(at)}"
+    if at.startswith("DELETE"):  # it takes back what was refused
+        fault = {"method": "compute.instances.insert", "status": 400, "message": "refused"}
+        cloud.call("POST", "/_berg/faults", fault)
+    words = [*CPU, "-n", name, 'touch "$BERG_RESULTS_DIR/mine"']
+    with asleep(cloud, at.format(name), *words, cwd=project) as laptop:
+        assert laptop.is_held.is_set(), laptop.requests
+        replace(cloud, project, name, *CPU)
+        done = laptop.wake()
+    assert done.code == 1 and "Error: " in done.err, done.err
+    check_other(cloud, name)
+
+
+def test_rm_deletes_nothing_of_another_job(cloud: Cloud, project: Path) -> None:
+    assert cloud.run(*CPU, "-n", "removed", "--wait", "true", cwd=project).code == 0
+    with asleep(cloud, "DELETE .*removed", "rm", "-y", "removed") as laptop:
+        assert laptop.is_held.is_set(), laptop.requests
+        replace(cloud, project, "removed", *CPU)
+        check_other(cloud, "removed")
+        done = laptop.wake()
+    assert done.code == 1 and "is not what it was" in done.err, done.err
+    check_other(cloud, "removed")
+    assert cloud.log("removed")
+
+
+@pytest.mark.parametrize("at", ["GET .*aggregated/instances", "POST .*/setMetadata"])
+@pytest.mark.parametrize("is_guest", [False, True])
+def test_kill_ends_no_other_job(cloud: Cloud, project: Path, at: str, is_guest: bool) -> None:
+    name, run = f"killed-{len(at)}-{int(is_guest)}", CPU
+    if is_guest:
+        run = ["run", "--share", "--on", "killers-host"]
+        if not machines(cloud, "killers-host"):
+            done = cloud.run("devbox", "-g", "0", "-n", "killers-host", cwd=project)
+            assert done.code == 0, done.err
+        until(cloud, "killers-host", "RUNNING")
+    assert cloud.run(*run, "-n", name, "sleep 100", cwd=project).code == 0
+    until(cloud, name, "RUNNING")
+    with asleep(cloud, at, "kill", "-y", name) as laptop:
+        assert laptop.is_held.is_set(), laptop.requests
+        replace(cloud, project, name, *run)
+        done = laptop.wake()
+    assert f"{name} is another job now, which was not touched" in done.err, done.err
+    check_other(cloud, name)
+
+
+@pytest.mark.parametrize("verb", ["stop", "start", "kill"])
+def test_a_devbox_that_was_made_meanwhile_is_left_alone(
+    cloud: Cloud, project: Path, verb: str
+) -> None:
+    box = f"{verb}-box"
+    assert cloud.run("devbox", "-g", "0", "-n", box, cwd=project).code == 0
+    if verb == "start":
+        assert cloud.run("stop", "--now", box).code == 0
+    else:
+        until(cloud, box, "RUNNING")
+    with asleep(cloud, r"POST .*(/setMetadata|/start)\b", verb, "-y", box) as laptop:
+        assert laptop.is_held.is_set(), laptop.requests
+        replace(cloud, project, box, "devbox", "-g", "0")
+        if verb == "start":
+            assert cloud.run("stop", "--now", box).code == 0
+        before = machines(cloud, box)
+        done = laptop.wake()
+    assert machines(cloud, box) == before, done.err
+    says = "is another job now" if verb == "kill" else "was deleted meanwhile"
+    assert says in done.err, done.err
+    assert cloud.run("kill", "-y", "--now", box).code == 0
