@@ -101,7 +101,8 @@ def test_kill_ends_no_other_job(cloud: Cloud, project: Path, at: str, is_guest: 
             done = cloud.run("devbox", "-g", "0", "-n", "killers-host", cwd=project)
             assert done.code == 0, done.err
         until(cloud, "killers-host", "RUNNING")
-    assert cloud.run(*run, "-n", name, "sleep 100", cwd=project).code == 0
+    done = cloud.run(*run, "-n", name, "sleep 100", cwd=project)
+    assert done.code == 0, done.err
     until(cloud, name, "RUNNING")
     with asleep(cloud, at, "kill", "-y", name) as laptop:
         assert laptop.is_held.is_set(), laptop.requests

@@ -20,7 +20,7 @@ folder=/run/systemd/system
 settings() { # SECTION: the settings that are honoured there, and those that have nothing to act on here
     case $1 in
         Unit) echo Description After Wants RefuseManualStop StartLimitIntervalSec StartLimitBurst OnFailure ;;
-        Service) echo Type ExecStart Restart RestartSec KillMode TimeoutStopSec StandardOutput OOMPolicy TasksMax \
+        Service) echo Type Environment ExecStart Restart RestartSec KillMode TimeoutStopSec StandardOutput OOMPolicy TasksMax \
             LimitNOFILE LimitMEMLOCK LimitNPROC ;;
     esac
 }
@@ -75,13 +75,17 @@ start() { # NAME
 }
 
 supervise() { # NAME AFTER: begin the unit, and again if it fails, as it says
-    local -a inherited words
-    local id main code tries=0
+    local -a inherited words own=()
+    local id main code word tries=0
     mapfile -d '' -t inherited </proc/1/environ
+    for word in "${inherited[@]}"; do # systemd gives a system's unit no HOME
+        [[ $word == HOME=* ]] || own+=("$word")
+    done
+    [[ -z ${setting[Environment]-} ]] || own+=("${setting[Environment]}") # of one variable
     read -r -a words <<<"${setting[ExecStart]}"
     while :; do
         id=$(tr -d - </proc/sys/kernel/random/uuid)
-        (set_limits && exec env -i "${inherited[@]}" "INVOCATION_ID=$id" setsid "${words[@]}") &
+        (set_limits && exec env -i "${own[@]}" "INVOCATION_ID=$id" setsid "${words[@]}") &
         main=$! code=0
         echo "$main $id ${setting[KillMode]} ${setting[TimeoutStopSec]} $2" >"$folder/../units/$1.new"
         mv "$folder/../units/$1.new" "$folder/../units/$1"
