@@ -38,6 +38,7 @@ ASK = ["nvidia-smi", f"--query-gpu={','.join(GPU)}", "--format=csv,noheader,noun
 NUMBERS = ("time", "cpu_percent", "memory_percent", "memory_bytes", "disk_percent",
            "received_per_second", "sent_per_second")  # fmt: skip
 VIRTUAL = ("lo", "docker", "veth", "br-")  # beginnings of interfaces that are counted elsewhere
+SHARES = ("GPU", "GPU memory", "CPU", "memory", "disk")  # of what is in use
 FILES, BYTES = 1000, 8 << 20  # that are read of a job, the newest
 Sample = dict[str, Any]
 
@@ -170,7 +171,7 @@ def shares(sample: Sample) -> dict[str, float]:
     found = {
         "GPU": mean(gpu["percent"] for gpu in sample["gpus"]),
         "GPU memory": mean(memory(gpu) for gpu in sample["gpus"]),
-        **{name: sample[f"{name.lower()}_percent"] for name in ("CPU", "memory", "disk")},
+        **{name: sample[f"{name.lower()}_percent"] for name in SHARES[2:]},
     }
     return {name: value for name, value in found.items() if value is not None}
 
@@ -188,11 +189,9 @@ def mean(values: Iterable[float | None]) -> float | None:
 
 def summary(samples: dict[str, list[Sample]]) -> dict[str, dict[str, float]]:
     """Mean and peak of the percents of all samples."""
-    found: dict[str, list[float]] = {}
-    for sample in (sample for each in samples.values() for sample in each):
-        for name, value in shares(sample).items():
-            found.setdefault(name, []).append(value)
-    return {
-        name: {"mean": round(sum(values) / len(values), 1), "peak": round(max(values), 1)}
-        for name, values in found.items()
-    }
+    rows, found = [shares(sample) for each in samples.values() for sample in each], {}
+    for name in SHARES:
+        if values := [row[name] for row in rows if name in row]:
+            average = sum(values) / len(values)
+            found[name] = {"mean": round(average, 1), "peak": round(max(values), 1)}
+    return found

@@ -46,7 +46,8 @@ class Row:
             return f"{self.state}: no sample yet"
         if (age := time.time() - self.samples[-1]["time"]) > OLD:
             return f"{self.state}: {terminal.duration(age)} ago"
-        values = [next(iter(usage.shares(sample).values()), 0.0) for sample in self.samples]
+        first = next(iter(usage.shares(self.samples[-1])), "CPU")
+        values = [usage.shares(sample).get(first, 0.0) for sample in self.samples]
         return "".join(BARS[min(7, max(0, int(value / 12.5)))] for value in values)
 
     def gpu_cells(self) -> list[list[str]]:

@@ -136,7 +136,11 @@ TEXT = "document.querySelector({!r}).textContent"
 
 
 @needs_browser
-def test_a_job_and_a_comparison_as_people_see_them(site: Any, tmp_path: Path) -> None:
+def test_a_job_and_a_comparison_as_people_see_them(cloud: Cloud, site: Any, tmp_path: Path) -> None:
+    gpu = {"index": 0, "percent": 98}
+    samples = [{"time": 60 * minute, "cpu_percent": 7, "gpus": [gpu]} for minute in (1, 2)]
+    busy = "".join(json.dumps(sample) + "\n" for sample in samples).encode()
+    cloud.bucket.write(".berg/logs/pages/0/m.20260101T000000.usage.jsonl", busy)
     with Browser(tmp_path) as browser:
         browser.size(400, 800)
         browser.open(site.address)
@@ -183,6 +187,10 @@ def test_a_job_and_a_comparison_as_people_see_them(site: Any, tmp_path: Path) ->
         browser.wait("document.querySelector('#more') && document.querySelector('.log p')")
         parts = browser.eval("[...document.querySelectorAll('main > section')].map(e => e.id)")
         assert parts == ["top", "metrics", "log", "results", "busy", "more"]
+        assert browser.eval(TEXT.format("#busy tbody")).startswith("GPU9898")
+        if data.library():
+            browser.eval("document.querySelector('#busy details').open = true")
+            browser.wait("document.querySelectorAll('#busy figure.done').length === 2")
         assert browser.eval(TEXT.format(".command pre")) == "python3 train.py 0.1"
         assert browser.eval(TEXT.format(".log .f2")) == "green"
         assert not browser.eval("document.querySelector('.log b, #metrics i')")
