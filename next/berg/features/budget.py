@@ -70,7 +70,7 @@ class Budget(Feature):
             raise BergError(
                 f"${left:.2f} are left of the ${total:g} that your jobs may cost today, and this one "
                 f"costs ${self.usd_per_hour:.2f} an hour. Choose cheaper machines, or wait until "
-                "midnight UTC. The limit: berg config budget, or BERG_BUDGET"
+                "midnight UTC. The limit: berg config get budget, or BERG_BUDGET"
             )
         self.most = self.usd_per_hour * plan.seconds / 3600
         if total < math.inf:
