@@ -1,6 +1,7 @@
 """The house: the core names no feature and no client, and modules import each other in one direction."""
 
 import ast
+import sys
 from pathlib import Path
 
 import berg
@@ -83,3 +84,15 @@ def test_imports_at_the_top_have_no_circle() -> None:
 
     for name in graph:
         visit(name, ())
+
+
+def test_the_startup_script_runs_with_what_an_old_image_has() -> None:
+    """Python 3.8 and its standard library; Google takes 256 kB."""
+    text = (FOLDER / "boot.py").read_text()
+    tree = ast.parse(text, feature_version=(3, 8))
+    found = {
+        name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names
+    }
+    found |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert {name.partition(".")[0] for name in found} <= {*sys.stdlib_module_names}
+    assert len(text) < 200_000
