@@ -61,10 +61,9 @@ slow: $(VENV)/test $(VENV)/wheelhouse
 examples: $(VENV)/test $(VENV)/examples $(if $(XLA),$(VENV)/xla)
 	$(if $(XLA),TORCH_XLA_PYTHON=$(CURDIR)/$(VENV)/xla/bin/python) $(BIN)/pytest --all -rs tests/test_examples.py tests/test_digits.py tests/watch/test_tabs.py $(PYTEST)
 
-# Clients that no one here wrote, against the embedded cloud: gcsfs's own tests, rclone, Google's Node client, gcloud,
-# obstore, PyArrow, TensorStore, smart_open, the Kubernetes client, SkyPilot's and dstack's provisioners.
-foreign: $(VENV)/test $(VENV)/foreign/gcsfs $(VENV)/foreign/tools $(VENV)/foreign/dstack
-	$(BIN)/pytest tests/foreign/gcloud_tour.py tests/foreign/*_clients.py -rs $(PYTEST)
+# Clients that no one here wrote, against the embedded cloud: gcsfs's own tests, rclone, gcloud, kubernetes, ….
+foreign:
+	$(MAKE) -C localcloud foreign PYTHON=$(PYTHON)
 
 # The core tests on the oldest and the newest python here, with the lowest and the newest versions of what berg needs.
 test-versions: $(VENV)/test
@@ -140,27 +139,6 @@ $(VENV)/xla: examples/tpu_torch/requirements.txt
 	$(PYTHON) -m venv $@.new
 	$@.new/bin/pip install --quiet numpy 'scikit-learn>=1.3' torch==2.9.0 torch_xla==2.9.0
 	mv $@.new $@
-
-# gcsfs as its sdist, which has the tests; the newest that has them. What is missing is skipped, with the reason.
-$(VENV)/foreign/gcsfs: $(VENV)/test
-	$(BIN)/pip install --quiet 'fsspec==2025.10.0' decorator google-auth-oauthlib
-	rm -rf $(VENV)/foreign && mkdir -p $(VENV)/foreign
-	$(BIN)/pip download --quiet --no-deps --no-binary :all: --dest $(VENV)/foreign 'gcsfs==2025.10.0'
-	! command -v npm >/dev/null || npm install --silent --no-fund --prefix $(VENV)/foreign '@google-cloud/storage@7.22.0'
-	tar -xzf $(VENV)/foreign/gcsfs-*.tar.gz -C $(VENV)/foreign
-	mv $(VENV)/foreign/gcsfs-2025.10.0 $@
-	touch $@
-
-# Clients whose versions are not those of berg's tests: in an environment of their own.
-$(VENV)/foreign/tools: $(VENV)/foreign/gcsfs
-	$(PYTHON) -m venv $@.new
-	$@.new/bin/pip install --quiet 'skypilot[gcp]==0.14.1' 'obstore==0.12.1' 'pyarrow==26.0.1' 'tensorstore==0.1.86' 'kubernetes==37.0.2' 'smart_open[gcs]==9.0.2' 'apache-libcloud==3.9.1'
-	rm -rf $@ && mv $@.new $@
-
-$(VENV)/foreign/dstack: $(VENV)/foreign/gcsfs
-	$(PYTHON) -m venv $@.new
-	$@.new/bin/pip install --quiet 'dstack[gcp]==0.22.5'
-	rm -rf $@ && mv $@.new $@
 
 # What pip and uv need on the tests' machines, which have no network: to build a package, and to install what berg
 # needs; and uv itself.

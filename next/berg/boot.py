@@ -76,6 +76,14 @@ StandardOutput=tty
 """
 
 
+def bypass_proxy() -> None:
+    """Reach the metadata server and this machine without the proxy that may be set."""
+    old = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    if old.strip() != "*":
+        hosts = [*filter(None, old.split(",")), HOST.partition(":")[0], "127.0.0.1", "localhost"]
+        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(hosts)
+
+
 def get(url: str, headers: Any = None, method: str = "GET", data: Any = None) -> bytes:
     """The body of an answer. What may pass is retried for some minutes: new rights take that long."""
     for attempt in range(12):
@@ -390,6 +398,7 @@ def leave(ended: Optional[int]) -> None:
 
 
 def main() -> None:
+    bypass_proxy()
     words = sys.argv[1:]
     if words == ["delete"]:
         return delete_machine()

@@ -145,7 +145,9 @@ def cli(context: click.Context, reader: str | None) -> None:
     context.color = False if terminal.is_for_program() else None
 
     if context.invoked_subcommand in ("run", "devbox"):
-        context.default_map = {str(context.invoked_subcommand): defaults(Path.cwd())}
+        name = str(context.invoked_subcommand)
+        command = importlib.import_module("berg.run").__dict__[name]
+        context.default_map = {name: defaults(Path.cwd(), command)}
 
 
 def main() -> None:
@@ -207,6 +209,8 @@ def report(error: Exception) -> int:
     with contextlib.suppress(BergError):
         config = Config.read()
     text = google.sentence(error, config)
+    if text is None and isinstance(error, OSError) and error.strerror:
+        text = f"{error.filename or 'this computer'}: {error.strerror}"
     if text is None:
         raise error
     return tell(text, 1)

@@ -4,8 +4,9 @@ The user's index, branches and stash stay as they are: files are added to a copy
 a commit that no branch has is made from it. On the machine git answers as it does here: HEAD is the
 user's, what was changed is changed, tags and history are there. Of the history only the commits are
 sent, without their files; git fetches those from origin when it needs them. Submodules that are
-checked out go along, each with a commit of its own. Not covered: commits that a job makes in them,
-LFS, sparse checkouts.
+checked out go along, each with a commit of its own. Files that a filter stores otherwise (Git LFS,
+git-crypt) are sent as they are here. Not covered: commits that a job makes in submodules, sparse
+checkouts.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import zipfile
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -41,6 +43,8 @@ UNREADABLE = re.compile(
     r"unable to read|bad object|corrupt|missing|not a valid object|could not get object info"
 )
 SUBMODULE = "160000"  # mode of a submodule's commit
+FILTERED = (":/", ":(top,exclude,attr:!filter)")  # files to which a filter of git's is applied
+CONFLICTS = ("DD", "AU", "UD", "UA", "DU", "AA", "UU")  # of git status
 SAVED = "berg_commits.bundle"  # in the results: commits that the job made
 AUTHOR = {f"GIT_{who}_{what}": text for who in ("AUTHOR", "COMMITTER") for what, text in
           (("NAME", "berg"), ("EMAIL", "berg@localhost"))}  # fmt: skip
@@ -123,7 +127,8 @@ def feed(stdin: Any, folder: Path, *arguments: str, **variables: str) -> str:
         return str(run(words, istream=stdin, env={"LC_ALL": "C", **variables}))
     except program.GitCommandError as error:
         lines = str(error.stderr).replace("stderr:", "").strip(" '\n").splitlines()
-        text = f"git {arguments[0]}: {lines[-1] if lines else error}"
+        said = next((line for line in lines if line.startswith("error:")), "")  # the last says less
+        text = f"git {arguments[0]}: {said or (lines[-1] if lines else error)}"
         if UNREADABLE.search(text):
             text += (
                 f". The repository in {folder} is damaged or incomplete. See what is missing: "
@@ -180,12 +185,14 @@ def take_one(folder: Path, revision: str) -> Snapshot:
     cwd = os.path.relpath(folder.resolve(), root.resolve())
     branch = git(root, "branch", "--show-current")
     if revision:
-        try:
-            commit = git(root, "rev-parse", "--verify", f"{revision}^{{commit}}")
-        except BergError:
+        commit = ""
+        for name in (revision, f"origin/{revision}"):
+            with contextlib.suppress(BergError):
+                commit = commit or git(root, "rev-parse", "--verify", f"{name}^{{commit}}")
+        if not commit:
             raise BergError(
                 f"{root} has no commit, tag or branch {revision!r}. If it is new: git fetch"
-            ) from None
+            )
         is_branch = git(root, "branch", "--list", "--format=%(refname:short)", revision) == revision
         branch = revision if is_branch else ""
         snapshot = Snapshot(root, commit, commit, branch, [], cwd, is_named=True)
@@ -195,21 +202,55 @@ def take_one(folder: Path, revision: str) -> Snapshot:
     except BergError:
         head = ""
     status = git(root, "status", "--porcelain", "--untracked-files=all", "--no-renames")
+    if conflicts := [line[3:] for line in status.splitlines() if line[:2] in CONFLICTS]:
+        raise BergError(f"{', '.join(conflicts[:3])}: merge conflicts. Resolve them: git status")
     changed = [f"{line[:2].strip()[:1]} {line[3:]}" for line in status.splitlines()]
-    if head and not changed:
-        return with_history(Snapshot(root, head, head, branch, [], cwd))
+    own = environments([line[2:] for line in changed if line[0] == "?"])
+    changed = [line for line in changed if not line[2:].startswith(own)]
+    clean = Snapshot(root, head, head, branch, [], cwd)
+    if head and not changed and not git(root, "ls-files", *FILTERED):
+        return with_history(clean)
     with tempfile.TemporaryDirectory() as scratch:
         index = Path(git(root, "rev-parse", "--git-path", "index"))
         copy = Path(scratch, "index")
         if (root / index).exists():
             shutil.copy(root / index, copy)  # its times spare git reading unchanged files
-        git(root, "add", "--all", ":/", GIT_INDEX_FILE=str(copy))
+        left_out = [f":(top,exclude,literal){each}" for each in own]
+        git(root, "add", "--all", ":/", *left_out, GIT_INDEX_FILE=str(copy))
+        unfilter(root, str(copy))
         tree = git(root, "write-tree", GIT_INDEX_FILE=str(copy))
+    if head and not changed and tree == git(root, "rev-parse", "HEAD^{tree}"):
+        return with_history(clean)
     if not (head or changed):
         raise BergError(f"{root} has no commit, and no file that could be sent. Add one: git add")
     parent = ["-p", head] if head else []
     commit = git(root, "commit-tree", tree, *parent, "-m", "berg: the working tree", **AUTHOR)
     return with_history(Snapshot(root, head, commit, branch, changed, cwd))
+
+
+def unfilter(root: Path, index: str) -> None:
+    """Put files into an index as they are here, where a filter such as Git LFS stores something else."""
+    rows = git(root, "ls-files", "-z", "--stage", *FILTERED, GIT_INDEX_FILE=index).split("\0")
+    modes = {
+        path: about.split()[0] for about, _, path in (row.partition("\t") for row in rows if row)
+    }
+    paths = [path for path, mode in modes.items() if mode.startswith("100") and "\n" not in path]
+    if not paths:
+        return
+    with tempfile.TemporaryFile() as names, tempfile.TemporaryFile() as changes:
+        names.write(os.fsencode("\n".join(paths)))
+        names.seek(0)
+        found = feed(names, root, "hash-object", "-w", "--no-filters", "--stdin-paths").split()
+        lines = [f"{modes[path]} {id}\t{path}\0" for path, id in zip(paths, found, strict=True)]
+        changes.write(os.fsencode("".join(lines)))
+        changes.seek(0)
+        feed(changes, root, "update-index", "-z", "--index-info", GIT_INDEX_FILE=index)
+
+
+def environments(paths: Iterable[str]) -> tuple[str, ...]:
+    """Folders of virtual environments, which are of no use on another computer."""
+    mark = "pyvenv.cfg"
+    return tuple(path.removesuffix(mark) for path in paths if path.endswith(f"/{mark}"))
 
 
 def with_history(snapshot: Snapshot) -> Snapshot:
@@ -292,7 +333,7 @@ def check_out_to(folder: Path, bucket: Bucket, record: dict[str, Any]) -> None:
         if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", each):
             raise BergError(f"{each!r} is no commit")
     folder.mkdir(parents=True, exist_ok=True)
-    git(folder, "init", "-q")
+    git(folder, "init", "-q", f"--object-format=sha{1 if len(commit) == 40 else 256}")
     unpack(folder, bucket, str(record["object"]))
     (folder / ".git/shallow").unlink(missing_ok=True)
     if record["shallow"]:

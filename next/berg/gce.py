@@ -4,6 +4,7 @@ import contextlib
 import json
 import re
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,16 +82,28 @@ class Instance(Machine):
 
     def tell(self, config: Config, key: str, value: str) -> None:
         """Set a value of its metadata, which it reads at once; "" removes it, and others stay."""
+        self.change(config, key, lambda before: value)
+
+    def let_in(self, config: Config, key: str) -> None:
+        """Google's agent on it reads the keys at once, too."""
+        line = f"root:{key}"
+        self.change(
+            config, "ssh-keys", lambda keys: keys if line in keys else f"{keys}\n{line}".strip()
+        )
+
+    def change(self, config: Config, key: str, value_of: Callable[[str], str]) -> None:
+        """Change a value of its metadata, unless it is that already."""
         for _ in range(5):
             found = google.find(config, self.path, fields="metadata")
             if not found:
                 return None
             before = found["metadata"]
-            items = [row for row in before.get("items", []) if row["key"] != key]
-            if value:
-                items.append({"key": key, "value": value})
-            elif len(items) == len(before.get("items", [])):
+            values = {row["key"]: row["value"] for row in before.get("items", [])}
+            value = value_of(values.get(key, ""))
+            if value == values.get(key, ""):
                 return None
+            items = [row for row in before.get("items", []) if row["key"] != key]
+            items += [{"key": key, "value": value}] if value else []
             changed = {"fingerprint": before["fingerprint"], "items": items}
             try:
                 return google.do(config, "POST", f"{self.path}/setMetadata", changed)
@@ -128,7 +141,8 @@ class Instance(Machine):
                 raise
             raise BergError(
                 f"{self.zone} has no capacity for {self.name} now, and its disk is there. "
-                f"Try again later: berg start {self.job}"
+                f"Try again later: berg start {self.job}. Elsewhere a machine starts from its image: "
+                f"berg image create {self.job}"
             ) from None
 
 

@@ -7,7 +7,7 @@ import itertools
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -176,6 +176,16 @@ def exit_code(state: State) -> int:
 def wait_for(config: Config, name: str) -> State:
     """Wait until a job has ended; say how, and return its state then."""
     return wait_for_all(config, [name])[0]
+
+
+@contextlib.contextmanager
+def left_alone(*names: str) -> Iterator[None]:
+    """Say at Ctrl-C that the jobs, which a user only watched, go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        terminal.say(f"{', '.join(names)} goes on. To end it: berg kill {' '.join(names)}")
+        raise
 
 
 def say_next(state: State) -> None:
@@ -515,7 +525,9 @@ def wait(names: tuple[str, ...], is_any: bool, as_json: bool) -> None:
     berg wait --any first-try second-try
     """
     config = Config.load()
-    ended = wait_for_all(config, choose(config, names), is_any)
+    chosen = choose(config, names)
+    with left_alone(*chosen):
+        ended = wait_for_all(config, chosen, is_any)
     if as_json:
         terminal.show_json([about(config, state) for state in ended])
     sys.exit(next((code for state in ended if (code := exit_code(state))), 0))

@@ -142,4 +142,7 @@ def tail(name: str, machine: str, color: bool) -> None:
     berg tail digits-1121-0930-x7k
     """
     config = Config.load()
-    sys.exit(jobs.exit_code(follow(config, jobs.find(config, name).name, machine, color)))
+    name = jobs.find(config, name).name
+    with jobs.left_alone(name):
+        state = follow(config, name, machine, color)
+    sys.exit(jobs.exit_code(state))

@@ -60,6 +60,10 @@ class Machine(ABC):
     def host_keys(self, config: Config) -> list[str]:
         """Its public ssh host keys, as only it can have written them; empty while it boots."""
 
+    def let_in(self, config: Config, key: str) -> None:
+        """Let an ssh key of this computer log in, where that of its job's submit alone may."""
+        return None
+
     def tunnel(self, config: Config) -> list[str]:
         """The program that connects ssh with it, where that is the only way."""
         return []

@@ -35,6 +35,14 @@ from berg.job import Job, State
 from berg.options import complete_names, given, option, options_of, set_by
 
 LEAVING = 90  # seconds in which a machine is gone whose job has ended
+NOT_AGAIN = {
+    "name",
+    "results",
+    "env",
+    "env_file",
+    "grid",
+    "tasks",
+}  # options that a rerun does not repeat
 Create = Callable[[Config, Job, dict[str, Any], list[str], Callable[[str], None]], str]
 
 
@@ -107,6 +115,8 @@ class Spec:
         "--commit", "--branch", default="", metavar="COMMIT",
         help="Run this commit, tag or branch, not the working tree.",
     )  # fmt: skip
+
+    rows: list[dict[str, str]] = field(default_factory=list)  # of a sweep that runs again
 
     @property
     def machine(self) -> tuple[int | None, str, int | None, str, list[str], list[str]]:
@@ -190,8 +200,8 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
     """What `submit` would do. Everything that can be refused by now is refused here."""
     _ = config.credentials
     elsewhere = place.choose(config, used, spec)
-    is_sweep = bool(spec.grid or spec.tasks)
-    values = rows_.make(cmd, spec.grid, spec.tasks) if is_sweep else []
+    is_sweep = bool(spec.grid or spec.tasks or spec.rows)
+    values = spec.rows or (rows_.make(cmd, spec.grid, spec.tasks) if is_sweep else [])
     if is_sweep and spec.machines > 1:
         raise BergError(
             "a row of a sweep runs on one machine. Leave out -m; --parallel is the number of machines"
@@ -217,6 +227,9 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
             )
     threading.Thread(target=load_client, daemon=True).start()
     name = jobs.check_name(spec.name or jobs.new_name(snapshot.repo))
+    results = jobs.check_results(spec.results or jobs.results_of(cmd) or name)
+    if results != name:
+        check_unused(config, results)
     if several > 1:
         jobs.check_name(f"{name}-{several - 1}", "a name for the job's last machine")
     job = Job(
@@ -224,7 +237,7 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
         cmd=cmd,
         repo=snapshot.repo,
         code=snapshot.record(),
-        results=jobs.check_results(spec.results or jobs.results_of(cmd) or name),
+        results=results,
         cwd=snapshot.within(spec.cwd) if spec.cwd else snapshot.cwd,
         install=spec.install,
         env=variables(spec.env_file, spec.env),
@@ -262,6 +275,22 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
     change(plan)
     plan.rows |= install.foresee(plan)
     return plan
+
+
+def check_unused(config: Config, results: str) -> None:
+    """Raise BergError if a job that has not ended has this folder of results, one in it or above it."""
+    from berg import jobs as commands
+
+    for state in jobs.states(Bucket(config)):
+        outer, inner = sorted([f"{state.results}/", f"{results}/"])
+        if state.is_final or not inner.startswith(outer):
+            continue
+        machines = place.machines(config, state.name) or commands.host_of(config, state)
+        if not commands.judged(config, state, machines).is_final:
+            raise BergError(
+                f"{state.name}, which has not ended, has the results folder {state.results}. "
+                f"Name another one (-r), or end it: berg kill {state.name}"
+            )
 
 
 def change(plan: Plan) -> None:
@@ -470,7 +499,8 @@ def go(config: Config, plan: Plan, then: Then) -> None:
         from berg import jobs as commands
         from berg import logs, table
 
-        state = (logs.follow if then.tail else commands.wait_for)(config, name)
+        with commands.left_alone(name):
+            state = (logs.follow if then.tail else commands.wait_for)(config, name)
         commands.say_next(state)
         code = commands.exit_code(state)
         if plan.job.rows and then.as_json:
@@ -606,7 +636,9 @@ def rerun(spec: Spec, then: Then, *kinds: Feature, before: str, new_code: bool) 
     config = Config.load()
     earlier = jobs.read_job(Bucket(config), commands.choose(config, [before])[0])
     new = given([spec, *kinds])
-    for name in earlier.options.keys() - new.keys() - {"name", "env", "env_file"}:
+    if not (spec.grid or spec.tasks):  # a record names no file of this computer
+        spec.rows = earlier.rows
+    for name in earlier.options.keys() - new.keys() - NOT_AGAIN:
         for kind in (spec, *kinds):
             if hasattr(kind, name):
                 if not jobs.fits(earlier.options[name], typing.get_type_hints(type(kind))[name]):
@@ -617,7 +649,13 @@ def rerun(spec: Spec, then: Then, *kinds: Feature, before: str, new_code: bool) 
     used = [kind for kind in kinds if kind.is_used]
     if not new_code:
         spec.commit = spec.commit or earlier.code["commit"]
-    plan = make_plan(config, earlier.cmd, Path.cwd(), spec, used)
+    spec.name = spec.name or jobs.new_name(earlier.repo)
+    cmd = earlier.cmd
+    if folder := jobs.results_of(cmd):  # it has one of its own
+        named = rf"berg_results/{re.escape(folder)}(?![\w.-])"
+        own = f"berg_results/{spec.results or spec.name}"
+        cmd = re.sub(named, lambda found: own, cmd)
+    plan = make_plan(config, cmd, Path.cwd(), spec, used)
     plan.job.env = {**earlier.env, **plan.job.env}
     plan.job.options = {**earlier.options, **plan.job.options}  # for the next rerun
     go(config, plan, then)

@@ -87,7 +87,8 @@ def files_of(root: Path, below: str = "") -> dict[str, Stamp]:
             about = os.lstat(root / path)
             if (about.st_mode >> 12) in (0o10, 0o12):  # a file or a link
                 found[path] = about.st_mode, about.st_size, about.st_mtime_ns
-    return found
+    left_out = code.environments(found)
+    return {path: stamp for path, stamp in found.items() if not path.startswith(left_out)}
 
 
 @contextlib.contextmanager
@@ -126,6 +127,10 @@ def push(root: Path, files: dict[str, Stamp], checkout: Checkout) -> list[str]:
     gone = [path for path in checkout.known - files.keys() if not os.path.lexists(root / path)]
     if not changed and not gone:
         return []
+    above = {str(parent) for path in gone for parent in Path(path).parents}
+    if above & {*changed}:  # a folder became a file: it goes first
+        rest = {path: stamp for path, stamp in files.items() if path not in above}
+        return push(root, rest, checkout) + push(root, files, checkout)
     # Before they are sent: if the connection breaks, it is known that they come from here.
     pushed = joined(sorted(checkout.known | files.keys()))
     checkout.remote("cat >.git/berg-pushed.new && mv .git/berg-pushed.new .git/berg-pushed", pushed)
@@ -148,10 +153,7 @@ def push(root: Path, files: dict[str, Stamp], checkout: Checkout) -> list[str]:
     checkout.has = dict(files)
     rows = [row.partition(" ") for row in done.stdout.decode(errors="replace").splitlines()]
     sent = [path for verb, _, path in rows if verb in ("send", "del.") and not path.endswith("/")]
-    left = sorted(
-        {str(parent) for path in gone for parent in Path(path).parents} - {"."}, reverse=True
-    )
-    if left:  # folders that are empty now
+    if left := sorted(above - {"."}, reverse=True):  # folders that are empty now
         checkout.remote(
             "xargs -0 rmdir --ignore-fail-on-non-empty -- 2>/dev/null || true", joined(left)
         )

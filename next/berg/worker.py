@@ -426,6 +426,7 @@ def run_command(run: Run, mirror: Mirror) -> Ending:
     }
     machines.write_mpi(run)
     machines.write_login(run)
+    link_results(run)
     waits = job.is_devbox or (run.rank > 0 and not job.each)
     run.words = ["sleep", "infinity"] if waits else ["bash", "-o", "pipefail", "-c", job.cmd]
     with ExitStack() as stack:
@@ -460,6 +461,20 @@ def run_command(run: Run, mirror: Mirror) -> Ending:
     if exit_code:
         return Ending("FAILED", reason_of(run, exit_code), exit_code, seconds=run.seconds)
     return Ending("SUCCEEDED", "", 0, seconds=run.seconds)
+
+
+def link_results(run: Run) -> None:
+    """Let a relative berg_results/… of the command lead to the results, unless the repository has such
+    a folder.
+    """
+    if f"{RESULTS.name}/" not in run.job.cmd.replace(f"{RESULTS}/", ""):
+        return
+    link, git = run.cwd / RESULTS.name, code.ROOT / "code" / run.job.repo / ".git"
+    with contextlib.suppress(OSError):  # the disk may be full
+        if not os.path.lexists(link):
+            link.symlink_to(RESULTS)
+            with (git / "info/exclude").open("a") as file:  # it is no change of the user's
+                file.write(f"/{link.relative_to(git.parent)}\n")
 
 
 def memory_kills() -> int:

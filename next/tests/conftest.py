@@ -73,8 +73,9 @@ class Cloud:
         return b"".join(map(self.read, names)).decode(errors="replace")
 
 
-@pytest.fixture(scope="session")
-def cloud() -> Iterator[Cloud]:
+@contextlib.contextmanager
+def embedded() -> Iterator[Cloud]:
+    """A new embedded cloud, set up by berg init."""
     with tempfile.TemporaryDirectory(prefix="next-tests-") as folder:
         local, prepared = Path(folder, ".berg/local"), Path(folder, ".berg/local/image/prepared")
         (prepared / "berg").mkdir(parents=True)
@@ -93,6 +94,12 @@ def cloud() -> Iterator[Cloud]:
                 with contextlib.suppress(google.GoogleError):
                     made.call("POST", f"/_berg/instances/{machine.name}/crash", {})
             control.reset(local)
+
+
+@pytest.fixture(scope="session")
+def cloud() -> Iterator[Cloud]:
+    with embedded() as made:
+        yield made
 
 
 @pytest.fixture

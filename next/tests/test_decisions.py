@@ -5,8 +5,9 @@ import time
 
 import pytest
 
-from berg import BergError, rows
+from berg import BergError, metrics, rows
 from berg import job as jobs
+from berg.features import docker
 from berg.fetch import Fetch, LeftOut
 from berg.job import Job, State
 from berg.results import FINAL, PARTLY, Row, common, union
@@ -161,6 +162,37 @@ def test_a_machine_that_waits_costs_as_long_as_it_says_that_it_is_there(synced, 
     made = State("j", "SUCCEEDED", times=times, synced_until=jobs.now(now - synced))
     made.kept_until = "" if kept is None else jobs.now(now - kept)
     assert made.seconds == pytest.approx(seconds, abs=3)
+
+
+# --- metrics
+
+
+def test_damaged_lines_of_metrics_are_left_out_and_counted():
+    lines = [
+        b'{"step": 1, "loss": 0.5, "word": "a", "list": [1]}', b"{oops", b"[1, 2]", b"",
+        b'{"step": 2, "loss": NaN}', b'{"step": 3, "loss": 1e999, "lr": true}', b"\xff\xfe",
+        b"[" * 100_000, b'{"step": 4, "loss": 0.25}', b'{"step": 5, "lo',
+    ]  # fmt: skip
+    found = metrics.parse(b"\n".join(lines))
+    assert found.damaged == 4 and len(found.lines) == 4
+    assert found.last == {"step": 4, "loss": 0.25, "word": "a", "lr": True}
+    assert found.series()["loss"] == [(1, 0.5, 0), (4, 0.25, 0)]
+    assert metrics.finite({"a": float("nan"), "b": 1}) == {"a": None, "b": 1}
+
+
+# --- what hears a token of Google's
+
+
+@pytest.mark.parametrize(
+    ("host", "hears"),
+    [
+        ("gcr.io", True), ("eu.gcr.io", True), ("us-docker.pkg.dev", True), ("docker.io", False),
+        ("evilgcr.io", False), ("us-docker.pkg.dev.evil.com", False), ("gcr.io.evil.com", False),
+        ("pkg.dev", False), ("", False),
+    ],
+)  # fmt: skip
+def test_only_googles_registries_hear_its_token(host, hears):
+    assert docker.is_google(host) is hears
 
 
 # --- results folders and fetch

@@ -104,3 +104,15 @@ def test_each_command_has_a_module_and_a_help() -> None:
     for name in COMMANDS:
         command = cli.get_command(click.Context(cli), name)
         assert command and command.help, name
+
+
+def test_the_startup_script_runs_with_what_an_old_image_has() -> None:
+    """Python 3.8 and its standard library; Google takes 256 kB."""
+    text = (FOLDER / "boot.py").read_text()
+    tree = ast.parse(text, feature_version=(3, 8))
+    found = {
+        name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names
+    }
+    found |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert {name.partition(".")[0] for name in found} <= {*sys.stdlib_module_names}
+    assert len(text) < 200_000

@@ -57,5 +57,84 @@ def test_settings_and_the_repository_are_defaults_of_a_plan(cloud: Cloud, projec
     assert "n1-standard-4" not in cloud.run(*plan, cwd=project, BERG_GPUS="0").out
 
 
+def test_what_a_repository_cannot_say_is_refused(cloud: Cloud, project: Path) -> None:
+    """It may set options of jobs; it answers no question, and takes nothing of this computer."""
+    run = ("run", "-g", "0", "--dry-run", "true")
+    for line, says in {
+        "max-hour = 2": "max-hour is nothing",
+        "yes = true": "yes is nothing",
+        'env-file = "/etc/passwd"': "env-file is nothing",
+        'env = ["HOME"]': "env needs NAME=VALUE",
+        "max-hours = 'soon'": "soon",
+        "max-hours = ": "not valid TOML",
+    }.items():
+        (project / "pyproject.toml").write_text(f"[tool.berg]\n{line}\n")
+        done = cloud.run(*run, cwd=project)
+        assert done.code in (1, 2) and says in done.err, (line, done.err)
+    (project / "pyproject.toml").write_text(
+        "[tool.berg]\nmax-hours = 2\nresults-dir = 'ours'\nenv = ['LR=1']\nno-external-ip = false\n"
+    )
+    plan = cloud.run(*run, "--json", cwd=project, BERG_NO_EXTERNAL_IP="true")
+    assert plan.code == 1 and "without an external address" in plan.err, plan.err
+    plan = cloud.run(*run, "--json", cwd=project)
+    said = json.loads(plan.out)
+    assert said["max_run_seconds"] == 7200 and said["results"].endswith("/ours/"), said
+
+
+def test_settings_are_replaced_and_buckets_made_only_with_a_yes(
+    cloud: Cloud, tmp_path: Path
+) -> None:
+    own = {"BERG_HOME": str(tmp_path)}
+    (tmp_path / "berg.json").write_text('{"project": "mine", "bucket": "b"}')
+    done = cloud.run("init", "--local", **own)
+    assert done.code == 1 and "would replace" in done.err, done.err
+    assert json.loads((tmp_path / "berg.json").read_text())["project"] == "mine"
+    (tmp_path / "berg.json").unlink()
+    google = {"BERG_ENDPOINT": cloud.config.endpoint}
+    google["BERG_CREDENTIALS_FILE"] = cloud.config.credentials_file
+    words = [
+        "init",
+        "--project",
+        "berg-local",
+        "--region",
+        "us-central1",
+        "--bucket",
+        "made-by-init",
+    ]
+    done = cloud.run(*words, **own, **google)
+    assert done.code == 1 and "answer with -y" in done.err, done.err
+    assert not (tmp_path / "berg.json").exists()
+    assert cloud.run(*words, "-y", **own, **google).code == 0
+    made = cloud.call("GET", "/storage/v1/b/made-by-init")
+    assert made["iamConfiguration"]["publicAccessPrevention"] == "enforced"
+    saved = json.loads((tmp_path / "berg.json").read_text())
+    assert saved["bucket"] == "made-by-init" and saved["service_account"].startswith("berg-worker@")
+    cloud.call("DELETE", "/storage/v1/b/made-by-init")
+
+
+def test_what_doctor_finds_has_the_command_that_helps(cloud: Cloud) -> None:
+    compute, services = (
+        "/compute/v1/projects/berg-local",
+        "/serviceusage/v1/projects/berg-local/services",
+    )
+    rules = cloud.call("GET", f"{compute}/global/firewalls")["items"]
+    (rule,) = [row for row in rules if row["name"] == "default-allow-ssh"]
+    cloud.call("DELETE", f"{compute}/global/firewalls/default-allow-ssh")
+    cloud.call("POST", f"{services}/iam.googleapis.com:disable", {})
+    try:
+        done = cloud.run("doctor", "--json")
+    finally:
+        cloud.call("POST", f"{services}/iam.googleapis.com:enable", {})
+        kept = {
+            key: rule[key] for key in ("name", "network", "allowed", "sourceRanges", "direction")
+        }
+        cloud.call("POST", f"{compute}/global/firewalls", kept)
+    rows = {row["check"]: row for row in json.loads(done.out)}
+    assert done.code == 1 and rows["apis"]["status"] == "failed"
+    assert rows["apis"]["fix"].startswith("gcloud services enable iam.googleapis.com")
+    assert rows["network"]["status"] == "warning"
+    assert "firewall-rules create default-allow-ssh --allow tcp:" in rows["network"]["fix"]
+
+
 def test_shells_complete(cloud: Cloud) -> None:
     assert "_BERG_COMPLETE=zsh_complete" in cloud.run("completion", "zsh").out

@@ -213,3 +213,31 @@ def test_jobs_say_what_they_leave_behind(cloud: Cloud, project: Path) -> None:
     assert {*missing} == {"/root/ray_results/", "/workspace/", "/tmp/", "/root/code/proj/outputs/"}
     assert "1 files, 2.0 MB" in missing["/root/ray_results/"]
     assert "/root/ray_results: 1 files, 2.0 MB" in cloud.log("leaves")
+
+
+def test_a_record_chooses_no_file_of_this_computer(cloud: Cloud, project: Path) -> None:
+    (project / "all.csv").write_text("x\n1\n2\n")
+    words = ["-n", "of-a-file", "--tasks", "all.csv", "--parallel", "1", "--wait", "true {x}"]
+    assert cloud.run(*CPU, *words, cwd=project).code == 0
+    (project / "all.csv").write_text("x\nprivate\n")
+    plan = cloud.run("rerun", "of-a-file", "-n", "rows-again", "--dry-run", cwd=project)
+    assert plan.code == 0 and "2: x=1" in plan.out, plan.out
+    other = cloud.run("rerun", "of-a-file", "--grid", "x=7", "--dry-run", cwd=project)
+    assert "1: x=7" in other.out, other.err + other.out
+
+
+def test_ctrl_c_leaves_a_job_that_is_only_watched(cloud: Cloud, project: Path) -> None:
+    words = [*CPU, "-n", "watched", "--tail", "echo up; sleep 300"]
+    command = [sys.executable, "-c", "from berg.cli import main; main()", *words]
+    own = {**os.environ, "HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
+    with subprocess.Popen(
+        command, cwd=project, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as laptop:
+        assert laptop.stdout
+        while laptop.stdout.readline().strip() != "up":
+            assert laptop.poll() is None
+        laptop.send_signal(signal.SIGINT)
+        said = laptop.communicate(timeout=30)[1]
+    assert laptop.returncode == 130 and "watched goes on. To end it: berg kill watched" in said
+    assert json.loads(cloud.run("show", "watched", "--json").out)["state"] == "RUNNING"
+    assert cloud.run("kill", "-y", "--now", "watched").code == 0

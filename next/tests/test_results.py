@@ -1,49 +1,81 @@
-"""The folder of results, without a machine around it."""
+"""Whose a folder of results is, where a path leads to it, and what a fetch does with files that are here."""
 
+import json
 import time
 from pathlib import Path
 
-import pytest
 from conftest import Cloud
 
-from berg import results
-from berg.results import Mirror
+CPU = ["run", "-g", "0", "-n"]
 
 
-def test_more_files_than_may_be_open_are_one_moment(
-    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_folder_of_results_has_one_live_job(cloud: Cloud, project: Path) -> None:
+    assert cloud.run(*CPU, "holds", "-r", "held/one", "sleep 300", cwd=project).code == 0
+    for folder in ("held/one", "held", "held/one/deep"):
+        done = cloud.run(*CPU, "wants", "-r", folder, "true", cwd=project)
+        assert done.code == 1 and "holds, which has not ended" in done.err, done.err
+    done = cloud.run(*CPU, "wants", "train --out /root/berg_results/held/one", cwd=project)
+    assert done.code == 1 and "berg kill holds" in done.err, done.err
+    assert not cloud.read(".berg/jobs/wants_state.json")
+    plan = ["--dry-run", "true"]
+    assert cloud.run(*CPU, "wants", "-r", "held/on", *plan, cwd=project).code == 0
+    assert cloud.run("kill", "-y", "--now", "holds").code == 0
+    assert cloud.run(*CPU, "wants", "-r", "held/one", *plan, cwd=project).code == 0
+
+
+def test_a_relative_path_leads_to_the_results_and_a_rerun_has_its_own(
+    cloud: Cloud, project: Path
 ) -> None:
-    monkeypatch.setattr(results, "PATIENCE", 0.05)
-    mirror = Mirror(str(tmp_path), cloud.bucket, "berg_results/", "many", "many", "0")
-    (tmp_path / "many").mkdir()
-    for number in range(30):
-        (tmp_path / f"many/{number}").write_text("x" * number)
-    mirror.most, mirror.on_bytes = 16, lambda count: time.sleep(0.1)
-    assert [mirror.sync() for _ in range(3)] == [False, False, True]
-    assert len(mirror.rows) == len(results.newest(cloud.bucket, "many")[2]) == 30
+    line = "mkdir -p berg_results/told && echo $BERG_JOB >> berg_results/told/jobs && git status -s"
+    done = cloud.run(*CPU, "first-told", "--tail", line, cwd=project)
+    assert done.code == 0 and "??" not in done.out, done.out
+    assert cloud.read("berg_results/told/jobs") == b"first-told\n"
+    done = cloud.run("rerun", "first-told", "-n", "again-told", "--wait", cwd=project)
+    assert done.code == 0, done.err
+    assert cloud.read("berg_results/told/jobs") == b"first-told\n"
+    assert cloud.read("berg_results/again-told/jobs") == b"again-told\n"
+    (project / "berg_results").mkdir()
+    (project / "berg_results/mine").write_text("code\n")
+    words = [*CPU, "own-folder", "--wait", "cat berg_results/mine; ls -l | grep -c '>' || true"]
+    assert cloud.run(*words, cwd=project).code == 0
+    assert "\ncode\n0\n" in cloud.log("own-folder")
 
 
-def test_machines_that_change_a_restored_file_alike(cloud: Cloud, tmp_path: Path) -> None:
-    """As a database that each of them opens: its journal is merged on all."""
+def test_what_is_edited_here_stays_and_what_the_job_deleted_is_moved(
+    cloud: Cloud, project: Path, tmp_path: Path
+) -> None:
+    (project / "job.sh").write_text(
+        "cd $BERG_RESULTS_DIR; [ $BERG_ATTEMPT = 1 ] && { echo 1 >a; echo 1 >b; echo x >gone; exit 3; }\n"
+        "echo 2 >a; echo 2 >b; rm gone; mkdir dir; ln -s ../a dir/link\n"
+    )
+    here = tmp_path / "here"
+    assert cloud.run(*CPU, "edits", "--wait", "bash job.sh", cwd=project).code == 3
+    assert cloud.run("fetch", "edits", str(here)).code == 0
+    (first, *_) = reversed(json.loads(cloud.run("show", "edits", "--views", "--json").out))
+    (here / "a").write_text("mine\n")
+    (here / "own").write_text("never fetched\n")
+    time.sleep(1.1)  # a moment is named by its second
+    assert cloud.run("run", "--resume", "edits", "--wait", cwd=project).code == 0
+    done = cloud.run("fetch", "edits", str(here))
+    assert done.code == 0 and "your version is now a.~1~" in done.err, done.err
+    read = {p.name: p.read_text() for p in here.iterdir() if p.is_file() and p.name[0] not in ".b"}
+    assert read == {"a": "2\n", "a.~1~": "mine\n", "own": "never fetched\n"}, done.err
+    assert (here / "b").read_text() == "2\n" and (here / "dir/link").read_text() == "2\n"
+    assert (tmp_path / "here.deleted/gone").read_text() == "x\n"
+    then = tmp_path / "then"
+    assert cloud.run("fetch", "edits", str(then), "--view", first["time"]).code == 0
+    assert (then / "a").read_text() == "1\n" and (then / "gone").read_text() == "x\n"
+    done = cloud.run("fetch", "edits", str(then), "--view", "2020-01-01T00:00:00Z")
+    assert done.code == 1 and "berg show edits --views" in done.err
+    assert "is not a time" in cloud.run("fetch", "edits", "--view", "yesterday").err
 
-    def machine(rank: int, attempt: int) -> Mirror:
-        folder = str(tmp_path / f"{attempt}-{rank}")
-        place = cloud.bucket, "berg_results/", "alike", "alike", str(rank)
-        return Mirror(folder, *place, attempt=attempt, machines=3, first=rank == 0)
 
-    def write(mirror: Mirror, content: bytes) -> None:
-        path = Path(mirror.folder, "alike/shared")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-
-    before = [machine(rank, 1) for rank in range(3)]
-    for each in before:
-        each.restore()
-    write(before[2], b"before")
-    assert [each.finish(60, 1) for each in before] == [{}, {}, {}]
-    after = [machine(rank, 2) for rank in range(3)]
-    for each in after:
-        each.restore()
-        write(each, b"merged")
-    assert [each.finish(60, 1) for each in after] == [{}, {}, {}]
-    assert cloud.read("berg_results/alike/shared") == b"merged"
+def test_a_place_that_cannot_be_written_is_named(cloud: Cloud, tmp_path: Path) -> None:
+    cloud.bucket.write("berg_results/placed/a.txt", b"1", 0)
+    (tmp_path / "file").write_text("in the way")
+    for place in (tmp_path / "file/in", Path("/proc/none")):
+        done = cloud.run("fetch", "placed", str(place))
+        assert done.code == 1 and "Give another folder" in done.err, done.err
+    assert (tmp_path / "file").read_text() == "in the way"
+    done = cloud.run("fetch", "placed", str(tmp_path / ("n" * 300)))
+    assert done.code == 1 and "File name too long" in done.err, done.err

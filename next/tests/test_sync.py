@@ -27,6 +27,7 @@ def box(cloud: Cloud, project: Path) -> Iterator[str]:
         time.sleep(0.5)
     yield name
     cloud.run("kill", "-y", "--now", name)
+    cloud.run("rm", "-y", name)
 
 
 def test_what_changes_is_sent_and_what_was_made_there_stays(
@@ -72,3 +73,36 @@ def test_what_changes_is_sent_and_what_was_made_there_stays(
     commit(other)
     done = cloud.run("sync", box, "--once", cwd=other)
     assert done.code == 1 and "proj" in done.err
+
+
+def test_another_laptop_is_let_in_and_sends_whatever_files(
+    cloud: Cloud, project: Path, box: str, tmp_path: Path
+) -> None:
+    (other := tmp_path / "laptop").mkdir()
+    (other / "berg.json").write_bytes((cloud.home / ".berg/berg.json").read_bytes())
+
+    def berg(*words: str) -> str:
+        done = cloud.run(*words, cwd=project, BERG_HOME=str(other))
+        assert done.code == 0, done.err
+        return done.out
+
+    (project / "run").write_text("#!/bin/sh\n")
+    (project / "run").chmod(0o755)
+    (project / "link").symlink_to("train.py")
+    (project / "sp ace 'q\" ünï").write_text("odd\n")
+    (project / "becomes").mkdir()
+    (project / "becomes/folder").write_text("inside\n")
+    (project / "env").mkdir()
+    (project / "env/pyvenv.cfg").write_text("")
+    berg("sync", box, "--once")
+    look = "ls; test -x run && readlink link && cat 'sp ace '*"
+    said = berg("ssh", box, "--", look)
+    assert said.split("\n")[-3:] == ["train.py", "odd", ""] and "env" not in said, said
+    (project / "becomes/folder").unlink()
+    (project / "becomes").rmdir()
+    (project / "becomes").write_text("a file\n")
+    (project / "link").unlink()
+    (project / "link").mkdir()
+    (project / "link/inside").write_text("in a folder\n")
+    berg("sync", box, "--once")
+    assert berg("ssh", box, "--", "cat becomes link/inside") == "a file\nin a folder\n"

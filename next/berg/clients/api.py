@@ -47,7 +47,7 @@ def run(cmd: str, folder: str | Path = ".", yes: bool = False, **options: Any) -
     place = Path(folder).expanduser()
     with explained() as config:
         words = [*words_of(submission.run, options), "--", cmd]
-        defaults = repo_defaults(place.resolve())
+        defaults = repo_defaults(place.resolve(), submission.run)
         with submission.run.make_context("run", words, default_map=defaults) as context:
             spec, *used = [
                 kind(

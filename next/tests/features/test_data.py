@@ -1,6 +1,9 @@
 """Data sets: pushed, pulled, and on machines."""
 
+import itertools
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import gcsfuse
@@ -81,3 +84,25 @@ def test_places_and_sets_that_cannot_be_are_refused(
     ]:
         done = cloud.run("run", "-g", "0", "--dry-run", *words, "true", cwd=project)
         assert done.code == 1 and reason in done.err, done.err
+
+
+def test_a_file_that_changes_is_sent_whole_or_named(cloud: Cloud, tmp_path: Path) -> None:
+    file, over = tmp_path / "moving/file", threading.Event()
+    file.parent.mkdir()
+    file.write_bytes(b"a" * 3_000_000)
+
+    def write() -> None:
+        for letter in itertools.cycle(b"abcdefgh"):
+            file.write_bytes(bytes([letter]) * 3_000_000)
+            if over.wait(0.05):
+                return
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(write)
+        done = cloud.run("data", "push", str(file.parent), "moving")
+        over.set()
+    assert done.code == 0 or "changes all the time" in done.err, done.err
+    content = cloud.read("data/moving/file")
+    assert done.code or len(content) == 3_000_000
+    assert len({*content}) <= 1, "it is a mixture"
+    cloud.run("data", "rm", "moving", "-y")

@@ -1,14 +1,14 @@
-"""Keys of service accounts: made by the embedded IAM, taken by berg as `credentials_file` or
-GOOGLE_APPLICATION_CREDENTIALS.
-"""
+"""Keys of service accounts: what is signed with one is taken, and nothing else."""
 
 import base64
 import json
+import time
 import uuid
 
 import pytest
 import requests
-from conftest import settle
+from cloud_fixtures import settle
+from google.auth import crypt, jwt
 
 ACCOUNTS = "/iam/v1/projects/berg-local/serviceAccounts"
 PROJECT = "/cloudresourcemanager/v1/projects/berg-local"
@@ -31,24 +31,6 @@ def key(cloud, tmp_path):
     return file
 
 
-@pytest.mark.slow
-def test_berg_runs_with_the_key_of_a_service_account(berg, cloud, key):
-    settings = json.loads((berg.home / "berg.json").read_text())
-    berg.write_config(**{**settings, "credentials_file": str(key)})
-    done = berg("run", "-g", "0", "-n", "keyed", "--wait", "echo it ran")
-    assert done.returncode == 0, done.stderr
-    assert "it ran" in berg.log("keyed")
-    berg.write_config(**{**settings, "credentials_file": None})
-    listed = berg("list", "--json", GOOGLE_APPLICATION_CREDENTIALS=str(key))
-    assert [each["name"] for each in json.loads(listed.stdout)] == ["keyed"], listed.stderr
-    told = json.loads(key.read_text())
-    name = f"{ACCOUNTS}/{told['client_email']}/keys/{told['private_key_id']}"
-    cloud.call("DELETE", name)
-    gone = berg("list", GOOGLE_APPLICATION_CREDENTIALS=str(key))
-    assert gone.returncode == 1 and "expired or were revoked" in gone.stderr, gone.stderr
-    assert f"Renew {key}" in gone.stderr
-
-
 def token_of(cloud, assertion: str) -> requests.Response:
     grant = "urn:ietf:params:oauth:grant-type:jwt-bearer"
     form = {"grant_type": grant, "assertion": assertion}
@@ -56,10 +38,6 @@ def token_of(cloud, assertion: str) -> requests.Response:
 
 
 def test_only_what_the_key_signed_for_this_place_and_time_is_taken(cloud, key):
-    import time
-
-    from google.auth import crypt, jwt
-
     told = json.loads(key.read_text())
     signer = crypt.RSASigner.from_service_account_info(told)
     now = int(time.time())

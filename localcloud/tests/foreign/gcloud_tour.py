@@ -1,5 +1,5 @@
 """gcloud's tour of the embedded cloud, as a table of commands with what comes of them: `make
-foreign` runs this.
+foreign` runs this in the folder above `tests`, whose files it sends.
 
 gcloud repeats for half a minute what is answered with 501, so that one such command stands for all.
 """
@@ -37,14 +37,14 @@ TOUR = [
         "!public access prevention is enforced",
     ),
     # Objects
-    (f"storage cp setup.py {GS}/a/setup.py --custom-metadata=k=v", ""),
-    (f"storage objects describe {GS}/a/setup.py --format=value(custom_fields)", "k"),
-    (f"storage cp {GS}/a/setup.py {GS}/b/setup.py", ""),
-    (f"storage mv {GS}/b/setup.py {GS}/c/setup.py", ""),
-    (f"storage ls {GS}/**", f"{GS}/a/setup.py\n{GS}/c/setup.py"),
-    (f"storage cat {GS}/c/setup.py", "Berg: run machine-learning experiments"),
-    (f"storage rsync docs {GS}/docs --recursive", ""),
-    (f"storage du {GS}/docs --summarize", r"\d+"),
+    (f"storage cp pyproject.toml {GS}/a/pyproject.toml --custom-metadata=k=v", ""),
+    (f"storage objects describe {GS}/a/pyproject.toml --format=value(custom_fields)", "k"),
+    (f"storage cp {GS}/a/pyproject.toml {GS}/b/pyproject.toml", ""),
+    (f"storage mv {GS}/b/pyproject.toml {GS}/c/pyproject.toml", ""),
+    (f"storage ls {GS}/**", f"{GS}/a/pyproject.toml\n{GS}/c/pyproject.toml"),
+    (f"storage cat {GS}/c/pyproject.toml", "An embedded Google Cloud"),
+    (f"storage rsync tests/storage {GS}/tests --recursive", ""),
+    (f"storage du {GS}/tests --summarize", r"\d+"),
     # Accounts and policies
     (f"iam service-accounts create {WORKER}", ""),
     (
@@ -74,8 +74,8 @@ TOUR = [
         f"secrets create {WORKER} --replication-policy=user-managed --locations=us-east1,europe-west4",
         "",
     ),
-    (f"secrets versions add {WORKER} --data-file=setup.py", ""),
-    (f"secrets versions access latest --secret={WORKER}", "Berg: run machine-learning experiments"),
+    (f"secrets versions add {WORKER} --data-file=pyproject.toml", ""),
+    (f"secrets versions access latest --secret={WORKER}", "An embedded Google Cloud"),
     (f"secrets delete {WORKER}", ""),
     # Machines
     (f"compute instances create {WORKER} {ZONE} --machine-type=n1-standard-1 {DEBIAN}", WORKER),

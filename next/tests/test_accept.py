@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from accept import judge, writer
+sys.path.append(str(next(each for each in Path(__file__).parents if (each / "accept").is_dir())))
+
+from accept import judge, writer  # noqa: E402
 
 
 @pytest.fixture
@@ -44,7 +46,7 @@ def settled(history: judge.History) -> None:
         time.sleep(0.3)
 
 
-@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("number", range(3))
 def test_a_disk_passes_as_it_was_when_its_program_was_killed(heard, tmp_path, number):
     process, history = begun(heard, tmp_path / "results", number)
     time.sleep(random.Random(number).uniform(0.5, 2))
