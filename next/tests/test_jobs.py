@@ -1,6 +1,7 @@
 """What a user sees of jobs, and does with them, by the command line."""
 
 import json
+import signal
 import os
 import pty
 import shutil
