@@ -306,7 +306,7 @@ class Writer:
         log = [None, f"{self.rank} {self.attempt} {self.made}", len(before)]
 
         def act():
-            log[0] = open(path, mode, buffering=0)  # noqa: SIM115
+            log[0] = open(path, mode, buffering=0)
 
         text = [log[1], before.decode()]
         self.change({path: ["log", log[1], log[2]]}, act, text=text)

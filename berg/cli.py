@@ -1,191 +1,216 @@
-"""The command line: imports the module of the command that is called, and prints its errors."""
+"""The command line: which module has which command, and what is printed for an error."""
 
-import gc
+import contextlib
+import difflib
 import importlib
+import itertools
+import json
 import os
-import select
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from berg import BergError, __version__, plain
+from berg import BergError, __version__, clients, features, terminal
 
-
-def main() -> None:
-    gc.set_threshold(100_000)  # imports make many objects, none of which is garbage
-    sys.setswitchinterval(0.001)  # an answer that arrives should not wait long for an import
-    sys.unraisablehook = interrupt_again
-    open_streams()
-    try:
-        sys.exit(cli.main(standalone_mode=False))
-    except (Exception, KeyboardInterrupt) as error:
-        from berg.commands.terminal import show_error
-
-        status = show_error(error)
-        drop_output()
-        sys.exit(status)
-    finally:
-        gc.freeze()  # Python's last collection would take a third of a second after a submit
-
-
-def interrupt_again(what: Any) -> None:
-    """Repeat a Ctrl-C that came while Python ran what cannot raise, such as a __del__."""
-    if what.exc_type is KeyboardInterrupt:
-        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
-    else:
-        sys.__unraisablehook__(what)
-
-
-def open_streams() -> None:
-    """Replace closed standard streams by the null device: the next file that is opened would get
-    their number, and what is printed.
-    """
-    sys.stdin = sys.stdin or os.fdopen(os.open(os.devnull, os.O_RDONLY))
-    sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
-    sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
-
-
-# Heading in `berg --help` -> its commands: name -> its module, and the first sentence of its help.
-SECTIONS = {
-    "Jobs": {
-        "run": ("jobs", "Run CMD on its own machine, with your repository."),
-        "list": ("jobs", "Show machines and recent jobs with their states."),
-        "show": ("jobs", "Show all about one job: state, machine, code, results, log."),
-        "rerun": ("jobs", "Run a job again, as a new one with a name of its own."),
-        "diff": ("jobs", "Show the differences between two jobs, in code and all else."),
-        "kill": ("jobs", "End jobs and delete their machines."),
-        "rm": ("jobs", "Delete finished jobs: results, logs and states."),
-    },
-    "Devboxes": {
-        "devbox": ("jobs", "Start an interactive machine with your repository."),
-        "stop": ("machines", "Turn devboxes off, and keep their disks."),
-        "start": ("machines", "Turn stopped devboxes on again."),
-        "ssh": ("machines", "Log in to the machine NAME, or run CMD there."),
-        "open": ("machines", "Open Jupyter of a machine in the browser, or an editor."),
-        "sync": ("machines", "Push the working tree to machines, again on every change."),
-    },
-    "Machines": {
-        "cluster": ("machines", "Create Kubernetes clusters, whose pods run jobs."),
-        "image": ("setup", "Create disk or container images with what the repo needs."),
-        "reap": ("setup", "Find what was left behind, and delete it after asking."),
-    },
-    "Data": {
-        "fetch": ("results", "Download results to this computer; only what changed."),
-        "data": ("results", "Keep data sets in the bucket, for jobs to use."),
-    },
-    "Watching": {
-        "log": ("results", "Print the whole log of a job, also after its machine is gone."),
-        "tail": ("results", "Follow the log of a job until it ends, as `berg log -f`."),
-        "wait": ("watch", "Wait until jobs are finished."),
-        "top": ("watch", "Show how busy your machines are, live."),
-        "tensorboard": ("watch", "Show metrics, event files and profiles of jobs in TensorBoard."),
-        "profile": ("watch", "Profile a running command."),
-        "page": ("watch", "Show jobs, logs, charts and results in a browser."),
-        "dashboard": ("watch", "Keep a dashboard of berg's machines in Cloud Monitoring."),
-    },
-    "Money": {
-        "gpus": ("setup", "Show GPU types or TPUs: their zones, quota left, prices."),
-        "prices": ("money", "Compare the hourly prices of GPUs, on demand and otherwise."),
-        "costs": ("money", "Show what jobs cost by week and user, and what costs money now."),
-        "purse": ("money", "Show purses: what jobs may cost together, and what is left."),
-    },
-    "Setup": {
-        "init": ("setup", "Set berg up: find what it needs, and save the answers."),
-        "doctor": ("setup", "Check everything that berg needs, and show how to fix it."),
-        "config": ("setup", "Show and change the settings."),
-        "local": ("setup", "Manage the embedded cloud on this computer."),
-        "skill": ("setup", "Print or install the page that teaches coding agents berg."),
-    },
+RUN = {  # command -> its module, which is imported when it runs, and what it does
+    "run": ("run", "Run a command on a machine of its own"),
+    "devbox": ("run", "Start a machine to work on"),
+    "rerun": ("run", "Run a job again, with other options"),
 }
+JOBS = {
+    "list": ("jobs", "Show machines and recent jobs"),
+    "show": ("jobs", "Show all about a job"),
+    "wait": ("jobs", "Wait until jobs have ended"),
+    "log": ("logs", "Print what a job has printed"),
+    "tail": ("logs", "Follow what a job prints"),
+    "fetch": ("fetch", "Download results"),
+    "kill": ("jobs", "End jobs and delete their machines"),
+    "rm": ("jobs", "Delete results, logs and states of jobs"),
+}
+MACHINES = {
+    "ssh": ("ssh", "Open a shell on a machine, or run a command there"),
+    "sync": ("sync", "Send the working tree, again on every change"),
+    "open": ("ssh", "Bring a port of a machine to this computer"),
+    "stop": ("jobs", "Switch devboxes off; their disks stay"),
+    "start": ("jobs", "Switch devboxes on again"),
+}
+SETUP = {
+    "init": ("init", "Choose project and bucket"),
+    "doctor": ("init", "Check all that jobs need"),
+    "config": ("init", "Show and change the settings"),
+    "local": ("init", "The embedded cloud of this computer"),
+    "completion": ("init", "Let the shell complete commands and names"),
+}
+SECTIONS = {
+    "Run": RUN,
+    "Jobs": JOBS,
+    "Machines": MACHINES,
+    "Look": {
+        name: (f"clients.{module}", does) for name, (module, does) in clients.COMMANDS.items()
+    },
+    "Prepare": {
+        name: (f"features.{module}", does) for name, (module, does) in features.COMMANDS.items()
+    },
+    "Set up": SETUP,
+}
+COMMANDS = {name: module for each in SECTIONS.values() for name, (module, _) in each.items()}
+
+OTHERS = {  # what other tools call it -> Berg's command
+    "cancel": "kill", "down": "kill", "terminate": "kill", "delete": "kill",
+    "launch": "run", "submit": "run", "ls": "list", "status": "list", "ps": "list", "jobs": "list",
+    "queue": "list", "describe": "show", "logs": "log", "exec": "ssh", "attach": "ssh",
+    "download": "fetch", "pull": "fetch",
+}  # fmt: skip
 
 
-class Commands(Mapping[str, click.Command]):
-    """All commands by name; looking one up imports it."""
+OPTIONS = {  # what other tools call it -> Berg's way
+    "-p": "For a port of a job's machine: berg open NAME 8080",
+    "-v": "For data: --data NAME or --mount NAME",
+    "-e": "For a variable: --env NAME=VALUE",
+    "-d": "It returns at once anyway; to wait: --wait or --tail",
+    "-i": "For a shell: berg devbox, then berg ssh NAME",
+    "-w": "CMD runs in the folder where you are",
+    "--rm": "A job's machine is deleted at its end",
+    "--gpu": "Say how many and which: -g 1 -t l4",
+    "--nodes": "For several machines: -m 2 --each",
+    "--memory": "For more memory: --machine-type n2-highmem-8",
+    "--partition": "For a kind of GPU: -t TYPE; they are listed by: berg gpus",
+    "--time": "For a limit: --max-hours 2",
+}  # fmt: skip
+OPTIONS |= {"--publish": OPTIONS["-p"], "--port": OPTIONS["-p"], "--ports": OPTIONS["-p"]}
+OPTIONS |= {"--volume": OPTIONS["-v"], "--detach": OPTIONS["-d"], "--workdir": OPTIONS["-w"]}
+OPTIONS |= {"--interactive": OPTIONS["-i"], "--accelerators": OPTIONS["--gpu"]}
+OPTIONS |= {"--num-nodes": OPTIONS["--nodes"], "--num_nodes": OPTIONS["--nodes"]}
+OPTIONS |= {"--gres": OPTIONS["--gpu"], "--mem": OPTIONS["--memory"], "--cloud": "It is Google's"}
+OPTIONS |= {"--use-spot": "For Spot machines: --spot", "--preemptible": "For Spot machines: --spot"}
+STARTERS = {"python", "python3", "torchrun", "accelerate", "deepspeed", "bash", "sh", "uv"}
 
-    modules = {name: module for each in SECTIONS.values() for name, (module, _) in each.items()}
 
-    def __getitem__(self, name: str) -> click.Command:
-        """Return a command; raises KeyError if there is none of this name."""
-        module = importlib.import_module(f"berg.commands.{self.modules[name]}")
-        commands: tuple[click.Command, ...] = module.COMMANDS
-        return next(command for command in commands if command.name == name)
+class Berg(click.Group):
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(COMMANDS)
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.modules)
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, COMMANDS))
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                rows = [(name.ljust(width), does) for name, (_, does) in commands.items()]
+                formatter.write_dl(rows)
 
-    def __len__(self) -> int:
-        return len(self.modules)
+    def shell_complete(self, context: click.Context, incomplete: str) -> list[CompletionItem]:
+        options = click.Command.shell_complete(self, context, incomplete)
+        commands = [(name, does) for each in SECTIONS.values() for name, (_, does) in each.items()]
+        found = [CompletionItem(name, help=does) for name, does in commands]
+        return [each for each in found if each.value.startswith(incomplete)] + options
 
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"berg.{COMMANDS[name]}")
+        command: click.Command = getattr(module, f"{name}_", None) or getattr(module, name)
+        return command
 
-class Sections(click.Group):
-    """A group whose help shows its commands in sections, with the first sentence of each."""
-
-    sections = SECTIONS
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run a command. Exit quietly when stdout is closed, for example by `head`."""
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:
-            if not is_unread():
-                raise BergError(
-                    "a program or server closed its connection. Try again; BERG_DEBUG=1 shows where"
-                ) from None
-        drop_output()
-        sys.exit(0)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        width = max(map(len, self.commands))  # so that the sections line up
-        for heading, commands in self.sections.items():
-            with formatter.section(heading):
-                formatter.write_dl(
-                    [(name.ljust(width), sentence) for name, (_, sentence) in commands.items()]
-                )
+    def resolve_command(
+        self, context: click.Context, words: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = words[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            near = (
+                [OTHERS[name]] if name in OTHERS else difflib.get_close_matches(name, COMMANDS, 1)
+            )
+            hint = f"Did you mean: berg {near[0]}" if near else "See them: berg --help"
+            context.fail(f"No such command {terminal.clean(name)!r}. {hint}")
+        return super().resolve_command(context, words)
 
 
 @click.group(
-    cls=Sections,
-    commands=Commands(),
+    cls=Berg,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="berg COMMAND --help has options and examples.",
 )
-@click.version_option(__version__, prog_name="berg")
+@click.version_option(__version__)
 @click.option(
-    "--format",
-    "wanted",
-    type=click.Choice([plain.HUMAN, plain.AGENT]),
-    envvar="BERG_FORMAT",
-    help="How to print; agent is for programs.  [default: agent when a coding agent runs berg]",
+    "--format", "reader", type=click.Choice(["human", "agent"]), help="Whom the output is for."
 )
 @click.pass_context
-def cli(ctx: click.Context, wanted: str | None) -> None:
-    """Run machine-learning experiments on Google Cloud accelerators; keep the results in a bucket.
+def cli(context: click.Context, reader: str | None) -> None:
+    """Run experiments on Google Cloud machines, and keep their results in a bucket."""
+    from berg.options import defaults
 
-    \b
-    berg init --local                        # try it without Google
-    berg run "python train.py --lr=0.1"      # from a git repo
-    berg list
+    if reader:
+        os.environ["BERG_FORMAT"] = reader
+    context.color = False if terminal.is_for_program() else None
 
-    For completion in the shell: eval "$(_BERG_COMPLETE=bash_source berg)"
-    """
-    if wanted:
-        os.environ["BERG_FORMAT"] = wanted  # also for processes that it starts
-    ctx.color = plain.color()
-
-
-def is_unread() -> bool:
-    """Return whether stdout has no reader any more."""
-    look = select.poll()
-    look.register(sys.stdout.fileno(), 0)
-    return any(events & (select.POLLERR | select.POLLHUP) for _, events in look.poll(0))
+    if context.invoked_subcommand in ("run", "devbox"):
+        name = str(context.invoked_subcommand)
+        command = importlib.import_module("berg.run").__dict__[name]
+        context.default_map = {name: defaults(Path.cwd(), command)}
 
 
-def drop_output() -> None:
-    """Drop output that cannot be written, which Python would report when it exits."""
+def main() -> None:
+    """Exit codes: the command's for --wait and --tail, 1 for an error, 2 for wrong usage, 130."""
     try:
-        sys.stdout.flush()
-    except OSError:
+        cli.main(standalone_mode=False)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        error = explained(error)
+        if is_for_json():
+            sys.exit(tell(error.format_message(), error.exit_code))
+        error.show()
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        sys.exit(tell("Interrupted", 130))
+    except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except Exception as error:
+        sys.exit(report(error))
+
+
+def explained(error: click.ClickException) -> click.ClickException:
+    """The same error with what the user may have meant."""
+    hint, context = "", getattr(error, "ctx", None)
+    is_run = context is not None and context.info_name == "run"
+    if is_run and (STARTERS & {*sys.argv} or "extra argument" in error.format_message()):
+        hint = 'Put CMD in quotes: berg run "python train.py --lr 0.1"'
+    elif isinstance(error, click.NoSuchOption):
+        hint = OPTIONS.get(error.option_name, "")
+    if not hint:
+        return error
+    return click.UsageError(f"{error.message.rstrip('.')}. {hint}", context)
+
+
+def is_for_json() -> bool:
+    """Whether the command line has --json, also one that is wrong."""
+    return "--json" in itertools.takewhile(lambda word: word != "--", sys.argv[1:])
+
+
+def tell(text: str, code: int) -> int:
+    """Print an error as the user wants to read it, and return the exit code."""
+    if is_for_json():
+        click.echo(json.dumps({"error": terminal.clean(text), "exit_code": code}), err=True)
+    else:
+        terminal.say(text if code == 130 else f"Error: {text}")
+    return code
+
+
+def report(error: Exception) -> int:
+    """Print an error as a sentence, if it is one of the user's or of Google's."""
+    if isinstance(error, BergError):
+        return tell(str(error), 1)
+    from berg import google
+    from berg.config import Config
+
+    config: Any = None
+    with contextlib.suppress(BergError):
+        config = Config.read()
+    text = google.sentence(error, config)
+    if text is None and isinstance(error, OSError) and error.strerror:
+        text = f"{error.filename or 'this computer'}: {error.strerror}"
+    if text is None:
+        raise error
+    return tell(text, 1)

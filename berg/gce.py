@@ -1,763 +1,500 @@
-"""Compute Engine as a place for jobs: machines, and slices of TPUs.
-
-A job's slice is a zonal group in BULK mode, named like the job, with a workload policy that has its
-topology. Google repairs a slice whose host fails: all machines restart, and the job with them. By
-flex-start the group stays until Google has room. The requests are in google/: instances, groups.
-Not covered: reservations for slices, several slices for one job.
-"""
+"""Machines of Compute Engine: which type and zones, the request, creation, and those that exist."""
 
 import contextlib
-import functools
-import itertools
-import math
-import time
-from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import ThreadPoolExecutor
+import json
+import re
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from berg import BergError
+from berg import BergError, google
 from berg.config import SCOPES, Config
-from berg.google import api, fabric, groups, iam, instances, offers, prices, shapes
-from berg.job import NO_GROUP, Group, Machine, Resource
-from berg.plain import plural
-from berg.plan import Choice, Offer, Plan
-from berg.spec import JobSpec
+from berg.google import GoogleError, last_part
+from berg.job import Job
+from berg.place import DEVBOX, Machine
 
-STARTUP_SCRIPT = Path(__file__).with_name("machine") / "boot.py"
-MOST_REGIONS = 3  # in which a machine waits for room
-FLEX_SECONDS = 7200  # for which Google waits for room, at most
-SLICE_TIMEOUT = 1500  # seconds; Google may take 12 minutes to say that there is no room
-SLICE_HEALS = {prices.STANDARD: "failed hosts, all machines together"}
-QUEUED = 60  # seconds without a machine, after which a slice by flex-start is in Google's queue
-warm_up = instances.import_compute
-waiting = groups.waiting
-set_metadata = instances.set_metadata
-console = instances.serial_output
-proxy, shell = instances.tunnel, instances.no_shell
-login = instances.login
+# A GPU's name -> Google's accelerator, and the machine types that have it built in ("": attached).
+GPUS = {
+    "l4": ("nvidia-l4", "g2-.*"),
+    "a100": ("nvidia-tesla-a100", "a2-(high|mega)gpu-.*"),
+    "a100-80gb": ("nvidia-a100-80gb", "a2-ultragpu-.*"),
+    "h100": ("nvidia-h100-80gb", "a3-highgpu-.*"),
+    "h100-mega": ("nvidia-h100-mega-80gb", "a3-megagpu-.*"),
+    "h200": ("nvidia-h200-141gb", "a3-ultragpu-.*"),
+    "b200": ("nvidia-b200", "a4-highgpu-.*"),
+    "rtx-pro-6000": ("nvidia-rtx-pro-6000", "g4-.*"),
+    "t4": ("nvidia-tesla-t4", ""),
+    "v100": ("nvidia-tesla-v100", ""),
+    "p100": ("nvidia-tesla-p100", ""),
+    "p4": ("nvidia-tesla-p4", ""),
+}
+CPUS_FOR_A_GPU, CPUS = 12, 8  # vCPUs of a machine, unless the user names a number
+HYPERDISK = ("a3-ultragpu", "a4", "g4", "c4", "n4", "h4d", "m4", "x4")  # take no other disks
+GVNIC = ("a3", "a4", "g4")  # have no other kind of network interface
+SSD_GB = 375  # GiB of a local SSD
+# Machine types, by how they begin, that come with so many of them.
+# https://cloud.google.com/compute/docs/disks/local-ssd
+SSDS = {"a2-ultragpu-1g": 1, "a2-ultragpu-2g": 2, "a2-ultragpu-4g": 4, "a2-ultragpu-8g": 8}
+SSDS |= {"a3-highgpu-1g": 2, "a3-highgpu-2g": 4, "a3-highgpu-4g": 8, "a3-highgpu-8g": 16}
+SSDS |= {"a3-megagpu": 16, "a3-ultragpu": 32, "a4-": 32}
+NO_ROOM = {
+    "ZONE_RESOURCE_POOL_EXHAUSTED",
+    "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS",
+    "insufficientCapacity",
+    "UNSUPPORTED_OPERATION",
+    "RESOURCE_NOT_READY",
+}
+COLUMNS = "name,id,zone,status,labels,creationTimestamp,machineType,networkInterfaces"
+NO_QUOTA = ("QUOTA_EXCEEDED", "quotaExceeded")
+QUOTA_PAGE = "https://console.cloud.google.com/iam-admin/quotas"
+BOOT = Path(__file__).with_name("boot.py")
 
 
-def machines(
-    config: Config, jobs: Collection[str] = (), sweeps: Collection[str] = (), *, zone: str = ""
-) -> list[Machine]:
-    """Return machines as `Place.machines` says.
+@dataclass(frozen=True)
+class Shape:
+    """What kind of machine."""
 
-    If jobs are named, Compute Engine vouches for each machine; else their names count.
-    """
-    found = instances.find(config, jobs, sweeps, zone=zone)
-    if not jobs:
-        return found
-    with ThreadPoolExecutor(16) as pool:
-        return list(pool.map(lambda each: instances.vouched(config, each), found))
+    machine_type: str
+    gpus: int = 0
+    gpu_type: str = ""
+
+    @property
+    def is_attached(self) -> bool:
+        return bool(self.gpus) and not GPUS[self.gpu_type][1]
+
+    @property
+    def gpus_in_words(self) -> str:
+        return f"{self.gpus} x {self.gpu_type}" if self.gpus else ""
+
+    def __str__(self) -> str:
+        return self.machine_type + (f" with {self.gpus_in_words}" if self.gpus else "")
 
 
-# --- what there is for a spec
+class Instance(Machine):
+    """A machine of Compute Engine."""
 
+    @property
+    def path(self) -> str:
+        """By its id: another machine may have its name by now."""
+        return f"/zones/{self.zone}/instances/{self.id}"
 
-def choose(config: Config, spec: JobSpec, is_sweep: bool) -> Choice:
-    """Return the machines that a spec means; raise BergError if Google has none like that."""
-    image, project = config.image
-    if spec.tpu is not None:
-        tpu = shapes.parse_tpu(spec.tpu)
-        if is_sweep and tpu.hosts > 1:
+    def tell(self, config: Config, key: str, value: str) -> None:
+        """Set a value of its metadata, which it reads at once; "" removes it, and others stay."""
+        self.change(config, key, lambda before: value)
+
+    def let_in(self, config: Config, key: str) -> None:
+        """Google's agent on it reads the keys at once, too."""
+        line = f"root:{key}"
+        self.change(
+            config, "ssh-keys", lambda keys: keys if line in keys else f"{keys}\n{line}".strip()
+        )
+
+    def change(self, config: Config, key: str, value_of: Callable[[str], str]) -> None:
+        """Change a value of its metadata, unless it is that already."""
+        for _ in range(5):
+            found = google.find(config, self.path, fields="metadata")
+            if not found:
+                return None
+            before = found["metadata"]
+            values = {row["key"]: row["value"] for row in before.get("items", [])}
+            value = value_of(values.get(key, ""))
+            if value == values.get(key, ""):
+                return None
+            items = [row for row in before.get("items", []) if row["key"] != key]
+            items += [{"key": key, "value": value}] if value else []
+            changed = {"fingerprint": before["fingerprint"], "items": items}
+            try:
+                return google.do(config, "POST", f"{self.path}/setMetadata", changed)
+            except GoogleError as error:
+                if error.status == 404:
+                    return None
+                if error.status != 412:
+                    raise
+        raise BergError(f"{self.name} keeps being changed by others. Try again")
+
+    def host_keys(self, config: Config) -> list[str]:
+        """As it wrote them to its guest attributes, which no other machine can write."""
+        answer = None
+        with contextlib.suppress(GoogleError):
+            answer = google.find(config, f"{self.path}/getGuestAttributes", queryPath="hostkeys/")
+        items = (answer or {}).get("queryValue", {}).get("items", [])
+        return [f"{row['key']} {row['value'].strip()}" for row in items]
+
+    def delete(self, config: Config) -> None:
+        google.delete(config, self.path)
+
+    def stop(self, config: Config) -> None:
+        self.switch(config, "stop", discardLocalSsd="true")  # of any that there are
+
+    def start(self, config: Config) -> None:
+        self.switch(config, "start")
+
+    def switch(self, config: Config, how: str, **query: str) -> None:
+        try:
+            google.do(config, "POST", f"{self.path}/{how}", **query)
+        except GoogleError as error:
+            if error.status == 404 or error.reason == "RESOURCE_NOT_FOUND":
+                raise BergError(f"{self.name} was deleted meanwhile. See: berg list") from None
+            if error.reason not in NO_ROOM:
+                raise
             raise BergError(
-                f"--tpu {spec.tpu} is a slice of {tpu.hosts} machines: each job of a sweep runs on "
-                "one machine. See: berg gpus --tpu"
-            )
-        if not spec.image:  # TPUs have images of their own
-            image, project = tpu.about.image, shapes.TPU_IMAGES
-        return Choice(tpu.shape, tpu.hosts, image, project, is_slice=tpu.hosts > 1)
-    shape = shapes.choose(spec.num_gpus, spec.gpu_type, spec.num_cpus, spec.machine_type)
-    is_never_reserved = shape.machine_type.startswith(shapes.NOT_RESERVED)
-    from_elsewhere = spec.elsewhere and not (spec.reservation and is_never_reserved)
-    shapes.check(shape, image, from_elsewhere)
-    if spec.flex:
-        shapes.check_flex(shape)
-    shape = shapes.with_ssds(shape, spec.local_ssd)
-    return Choice(shape, spec.num_machines, image, project)
+                f"{self.zone} has no capacity for {self.name} now, and its disk is there. "
+                f"Try again later: berg start {self.job}. Elsewhere a machine starts from its image: "
+                f"berg image create {self.job}"
+            ) from None
 
 
-def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
-    """Look up image, zones and quotas; raise BergError where there is no image or no zone."""
-    # The quotas of this region probably matter: they are read before zones are known.
-    likely = prices.region_of(next(iter(config.zones), config.region))
-    with ThreadPoolExecutor() as pool:
-        image = pool.submit(offers.find_image, config, choice.image, choice.image_project)
-        quotas = pool.submit(offers.quotas, config, likely)
-        reserved = reservation(config, spec, choice)
-        zones = zones_to_try(config, spec, choice, reserved)
-        odds = []
-        if spec.spot:
-            odds = offers.advice_by_zone(config, choice.shape, zones, sweep or choice.hosts)
-        if not (spec.zones or spec.regions):
-            zones = list(dict.fromkeys([*(each.zone for each in odds), *zones]))
-        regions = list(dict.fromkeys(prices.region_of(zone) for zone in zones))
-        if regions[0] != likely:
-            quotas = pool.submit(offers.quotas, config, regions[0])
-        without_address = regions if config.no_external_ip else []
-        egress = pool.map(lambda region: egress_of(config, region), without_address)
-        found = Offer(
-            shape=choice.shape,
-            hosts=choice.hosts,
-            image=image.result(),
-            zones=zones,
-            rows=[],
-            ender="Google deletes the machine",
-            disk_gb=spec.disk_gb,
-            egress=list(egress),
-            shortages=shortages(config, spec, choice, sweep, quotas.result()),
-            priced=None if reserved else choice.shape,
-            reservation=reserved,
-            odds=list(map(str, odds)),
-            is_fast=is_fast(spec, choice),
-        )
-    if choice.is_slice:
-        found.heals = SLICE_HEALS.get(spec.model, "")
-    elif is_in_group(spec, choice.hosts, sweep):
-        let_wait(found, spec, choice.hosts, regions)
-    found.rows = rows(spec, found)
-    return found
+# --- what there is
 
 
-def reservation(config: Config, spec: JobSpec, choice: Choice) -> offers.Reservation | None:
-    """Return the reservation that a spec names; None if it names none."""
-    if not spec.reservation:
-        return None
-    return offers.find_reservation(
-        config, spec.reservation, choice.shape.machine_type, list(spec.zones)
-    )
-
-
-def let_wait(found: Offer, spec: JobSpec, hosts: int, regions: list[str]) -> None:
-    """Let a group make the machines of an offer where there is room."""
-    most = most_regions(spec, hosts)
-    found.regions, found.left_out = regions[:most], regions[most:]
-    found.group = Group(region=regions[0])
-    found.zones = [zone for zone in found.zones if prices.region_of(zone) in found.regions]
-    if found.is_fast:
-        found.zones = fabric.zone_of_each(found.zones)
-    if not spec.flex:
-        alone, several = "wherever there is room", "each made again in their zone"
-        found.heals = f"lost machines, {alone if hosts == 1 else several}"
-
-
-def is_in_group(spec: JobSpec, hosts: int, sweep: int) -> bool:
-    """Return whether a group makes the machines: again when lost, or by flex-start.
-
-    Not a devbox's: its user would find another machine. Sweeps and slices have no such groups.
-    """
-    is_job = spec.cmd is not None and not sweep and spec.tpu is None
-    is_kept = is_job and (spec.spot or spec.wait_for_capacity)
-    # by flex-start several machines come at once, and one may wait longer than two hours
-    return is_kept or (spec.flex and (hosts > 1 or spec.queue_timeout > 0))
-
-
-def most_regions(spec: JobSpec, hosts: int) -> int:
-    """Return in how many regions a job's machines may wait for room.
-
-    Several machines that Google makes one after another wait in one region: otherwise each region
-    might have some of them, and none all.
-    """
-    return MOST_REGIONS if hosts == 1 or spec.flex else 1
-
-
-def is_fast(spec: JobSpec, choice: Choice) -> bool:
-    return fabric.is_fast(choice.shape.machine_type, choice.hosts, spec.network)
-
-
-def zones_to_try(
-    config: Config, spec: JobSpec, choice: Choice, reserved: offers.Reservation | None
-) -> list[str]:
-    """Return the zones for a spec's machines: the reservation's, those named, or all of the region.
-
-    Of regions that are named the cheapest one's come first, after the zones named. Machines that
-    are to talk over RoCE leave out the zones that lack it.
-    """
-    if reserved:
-        found = offers.zones_with(config, choice.shape, [reserved.zone])
-    elif spec.regions:
-        found = zones_of_regions(config, spec, choice)
-    else:
-        found = offers.zones_with(config, choice.shape, config.zones)
-    return fabric.zones_with(config, found) if is_fast(spec, choice) else found
-
-
-def zones_of_regions(config: Config, spec: JobSpec, choice: Choice) -> list[str]:
-    """Return the zones of the regions that a spec names, the cheapest first, after those named."""
-    first = offers.zones_with(config, choice.shape, [*spec.zones]) if spec.zones else []
-    zones = offers.zones_with(config, choice.shape, regions=spec.regions)
-    listed = prices.latest(config, map(prices.region_of, zones))
-
-    def order(zone: str) -> tuple[float, bool, str]:
-        there, hourly = listed.get(prices.region_of(zone)), None
-        if there:
-            hourly = there.per_hour(choice.shape, spec.model, spec.disk_gb)
-        return hourly or math.inf, prices.region_of(zone) != config.region, zone
-
-    return list(dict.fromkeys([*first, *sorted(zones, key=order)]))
-
-
-def shortages(
+def choose(
     config: Config,
-    spec: JobSpec,
-    choice: Choice,
-    sweep: int,
-    quotas: dict[str, tuple[float, float]],
-) -> list[str]:
-    """Return a sentence for each quota that has no room for the machines now."""
-    needs = shapes.quota_needs(
-        choice.shape,
-        machines=sweep or choice.hosts,
-        disk_gb=spec.disk_gb,
-        spot=spec.spot,
-        addresses=not config.no_external_ip,
-        brief=spec.max_hours <= 7 * 24,
-    )
-    return offers.shortages(quotas, needs)
-
-
-def egress_of(config: Config, region: str) -> offers.Egress:
-    """Return what leads out of a region; raise BergError if machines would not reach Google."""
-    found = offers.egress(config, region)
-    if found.to_google is False:
-        raise BergError(
-            "a machine without an external address reaches nothing of Google's from the "
-            f"subnetwork {found.subnetwork} in {found.region}. "
-            f"Allow it: {found.command(to_internet=False)}"
-        )
-    return found
-
-
-def rows(spec: JobSpec, offer: Offer) -> list[tuple[str, str]]:
-    """Return the rows of a plan about the machines."""
-    several = f"{offer.hosts} machines, each " if offer.hosts > 1 else ""
-    model = {prices.SPOT: ", spot", prices.FLEX: ", flex-start"}.get(spec.model, "")
-    has_scratch = bool(offer.shape.scratch)
-    found = [
-        ("Machine", f"{several}{offer.shape}{model}, {spec.disk_gb} GB disk"),
-        *fabric.row(offer.shape, offer.hosts, spec.network),
-        *([("Scratch", f"{offer.shape.scratch} of local SSD at /mnt/scratch")] * has_scratch),
-        ("Image", api.last_part(offer.image)),
-        ("Zones", ", ".join(offer.zones)),
-    ]
-    if offer.left_out:
-        what = "one machine waits" if offer.hosts == 1 else "several machines wait"
-        most = plural(most_regions(spec, offer.hosts), "region")
-        found.append(("", f"not in {', '.join(offer.left_out)}: {what} in {most} at most"))
-    if offer.reservation:
-        found.append(("Reserved", str(offer.reservation)))
-    if offer.odds:
-        found.append(("Odds", "\n".join(offer.odds)))
-    return found
-
-
-def longest_name(first: str, names: list[str]) -> str:
-    """Return the longest of these machines' names."""
-    return names[-1]
-
-
-# --- the request to Google
-
-
-def request(plan: Plan) -> dict[str, Any]:
-    """Return the body of each machine without its name, by zone in the order of the attempts.
-
-    A slice has them below `zones`, next to its `topology`.
+    gpus: int | None,
+    gpu_type: str,
+    cpus: int | None,
+    machine_type: str,
+    zones: list[str],
+    regions: list[str],
+) -> tuple[Shape, list[str]]:
+    """The machine type that fits, by Google's own list, and the zones that have it: those that are
+    named, then those of the regions (`any` is all), by default of the configured one.
     """
-    zones = {zone: body(plan, zone) for zone in plan.offer.zones}
-    if plan.job.place == "tpu":
-        return {"topology": shapes.parse_tpu(plan.job.tpu).topology, "zones": zones}
-    return zones
+    if gpu_type not in GPUS:
+        raise BergError(f"there is no GPU type {gpu_type!r}. Choose one: -t {', '.join(GPUS)}")
+    accelerator, pattern = GPUS[gpu_type]
+    gpus = 1 if gpus is None and not machine_type else gpus or 0
+    if machine_type:
+        pattern = re.escape(machine_type)
+    elif not gpus or not pattern:
+        pattern = f"n1-standard-{cpus or CPUS * max(gpus, 1)}"
+    listed: dict[str, dict[str, Any]] = {}
+    places: dict[str, list[str]] = {}
+    query = {"filter": f'name eq "{pattern}"', "maxResults": "500"}
+    fields = "items/*/machineTypes(name,zone,guestCpus,accelerators),nextPageToken"
+    for row in google.items(config, "/aggregated/machineTypes", fields=fields, **query):
+        listed[row["name"]] = row
+        places.setdefault(row["name"], []).append(row["zone"])
+    fitting = [row for row in listed.values() if fits(row, accelerator, gpus, cpus, machine_type)]
+    if not fitting:
+        numbers = sorted({built_in(row)[1] for row in listed.values()} - {0})
+        offered = f"Google offers {', '.join(map(str, numbers))} in one machine" if numbers else ""
+        what = machine_type or f"{gpus} x {gpu_type}" + (f" with {cpus} vCPUs" if cpus else "")
+        raise BergError(f"no machine has {what}. {offered or 'Choose others: -g, -t, -c'}")
+    wanted = cpus or CPUS_FOR_A_GPU * gpus
+    best = min(fitting, key=lambda row: (row["guestCpus"] < wanted, row["guestCpus"]))
+    kind, count = built_in(best)
+    if machine_type and count:
+        gpu_type = next((name for name, row in GPUS.items() if row[0] == kind), "")
+        gpus = count if gpu_type else 0  # TPUs are listed like GPUs
+    shape = Shape(best["name"], gpus, gpu_type if gpus else "")
+    everywhere = sorted(places[shape.machine_type])
+    if shape.is_attached:
+        everywhere = [zone for zone in everywhere if zone in zones_with(config, accelerator)]
+    if not (zones or regions):
+        regions = [config.region]
+    within = [zone for region in regions for zone in everywhere
+              if region in ("any", zone.rpartition("-")[0])]  # fmt: skip
+    found = [*dict.fromkeys([zone for zone in zones if zone in everywhere] + within)]
+    if not found:
+        place = ", ".join(zones + regions)
+        raise BergError(
+            f"there is no {shape} in {place}. Choose a zone: -z {' -z '.join(everywhere)}"
+        )
+    return shape, found
 
 
-def body(plan: Plan, zone: str) -> dict[str, Any]:
-    """Return a machine in a zone, in the API's words."""
-    config, shape = plan.config, plan.offer.shape
-    labels = {**plan.labels, "berg-bucket": instances.bucket_label(config)}
-    if plan.job.place == "tpu":
-        labels["berg-place"] = "tpu"
+def included_ssds(machine_type: str) -> int:
+    return next((count for name, count in SSDS.items() if machine_type.startswith(name)), 0)
+
+
+def built_in(row: dict[str, Any]) -> tuple[str, int]:
+    """Accelerator and number of GPUs that come with a machine type."""
+    first: dict[str, Any] = next(iter(row.get("accelerators", [])), {})
+    return first.get("guestAcceleratorType", ""), int(first.get("guestAcceleratorCount", 0))
+
+
+def fits(row: dict[str, Any], accelerator: str, gpus: int, cpus: int | None, named: str) -> bool:
+    if named:
+        return True
+    if cpus and row["guestCpus"] != cpus:
+        return False
+    return built_in(row) in ((accelerator, gpus), ("", 0))
+
+
+def zones_with(config: Config, accelerator: str) -> set[str]:
+    query = {
+        "filter": f"name={accelerator}",
+        "fields": "items/*/acceleratorTypes(zone),nextPageToken",
+    }
+    return {
+        last_part(row["zone"])
+        for row in google.items(config, "/aggregated/acceleratorTypes", **query)
+    }
+
+
+def find_image(config: Config, name: str) -> str:
+    """The path of an image, named [PROJECT/]IMAGE by its family or its own name; without a project in
+    the configured one, or that of the default image.
+    """
+    project, _, image = name.rpartition("/")
+    projects = [project] if project else [config.project, config.default_image.rpartition("/")[0]]
+    base = f"{config.endpoint or 'https://compute.googleapis.com'}/compute/v1/projects"
+    for owner in filter(None, projects):
+        for path in (f"{owner}/global/images/family/{image}", f"{owner}/global/images/{image}"):
+            if found := google.find(config, f"{base}/{path}", fields="name"):
+                return f"projects/{owner}/global/images/{found['name']}"
+    raise BergError(
+        f"there is no image or image family {name!r}. "
+        f"List them: gcloud compute images list --project {project or config.project}"
+    )
+
+
+# --- the request
+
+
+def body(config: Config, job: Job, shape: Shape, disk_gb: int) -> dict[str, Any]:
+    """The request for a machine, with bare names of types; `in_zone` completes it."""
+    labels = {"berg": "1", "berg-bucket": bucket_label(config), "berg-job": job.name}
+    labels |= {"berg-user": job.user, "berg-kind": DEVBOX if job.is_devbox else "job"}
     disk = {
-        "sourceImage": plan.job.image,
-        "diskSizeGb": str(plan.offer.disk_gb),
-        "diskType": f"zones/{zone}/diskTypes/{shape.disk_type}",
+        "sourceImage": job.image,
+        "diskSizeGb": str(disk_gb),
+        "diskType": disk_type(shape),
         "labels": labels,
     }
-    is_deleted = not plan.job.stops_when_idle
-    made = {
-        "machineType": f"zones/{zone}/machineTypes/{shape.machine_type}",
+    interface: dict[str, Any] = {"network": f"global/networks/{config.network}"}
+    interface["accessConfigs"] = [{"type": "ONE_TO_ONE_NAT", "name": "External NAT"}]
+    if shape.machine_type.startswith(GVNIC):
+        interface["nicType"] = "GVNIC"
+    scheduling: dict[str, Any] = {
+        # Then Google ends it, whatever happens.
+        "maxRunDuration": {"seconds": str(job.max_seconds)},
+        "instanceTerminationAction": "STOP" if job.is_devbox else "DELETE",
+        "automaticRestart": False,
+    }
+    if shape.gpus:
+        scheduling["onHostMaintenance"] = "TERMINATE"
+    made: dict[str, Any] = {
+        "machineType": shape.machine_type,
         "labels": labels,
-        "scheduling": scheduling(plan),
-        "networkInterfaces": [interface(config, shape, zone)],
+        "scheduling": scheduling,
+        "networkInterfaces": [interface],
         "serviceAccounts": [{"email": config.service_account or "default", "scopes": SCOPES}],
-        "metadata": {"items": [{"key": k, "value": v} for k, v in metadata(plan).items()]},
-        "disks": [
-            {"boot": True, "autoDelete": is_deleted, "initializeParams": disk},
-            *shape.ssd_disks(f"zones/{zone}"),
-        ],
-        **shapes.TPU_EXTRAS.get(shape.machine_type, {}),
-        **shape.guests(f"zones/{zone}"),
+        "disks": [{"boot": True, "autoDelete": True, "initializeParams": disk}],
     }
-    if plan.offer.is_fast:
-        made["networkInterfaces"] += fabric.interfaces(config, zone)
-        # Google puts the machines of a reservation, and those it queues, close to each other itself
-        if plan.model != prices.FLEX and not plan.offer.reservation:
-            made["resourcePolicies"] = [fabric.policy_of(zone, plan.job.job_name, config.project)]
-    if plan.model == prices.FLEX:
-        made |= instances.queued(FLEX_SECONDS)
-    if plan.offer.reservation:
-        made["reservationAffinity"] = offers.affinity(config, plan.offer.reservation)
+    if shape.is_attached:
+        kind = {"acceleratorType": GPUS[shape.gpu_type][0], "acceleratorCount": shape.gpus}
+        made["guestAccelerators"] = [kind]
     return made
 
 
-def scheduling(plan: Plan) -> dict[str, Any]:
-    """Return when Google may stop a machine, and what happens to it then."""
-    end: dict[str, Any] = {"instanceTerminationAction": "DELETE"}
-    if plan.job.keeps_disk:
-        end = {"instanceTerminationAction": "STOP", **plan.offer.shape.stop_action}
-    found: dict[str, Any] = {
-        "maxRunDuration": {"seconds": str(plan.machine_seconds)},
-        **end,
-        "automaticRestart": plan.job.is_restarted and plan.model == prices.STANDARD,
+def disk_type(shape: Shape) -> str:
+    is_new = shape.machine_type.startswith(HYPERDISK)
+    return "hyperdisk-balanced" if is_new else "pd-balanced"
+
+
+def metadata(config: Config, job: Job, key: str) -> dict[str, str]:
+    """What a machine is told, besides where it finds Berg; `key` lets the user log in."""
+    values = {
+        "startup-script": BOOT.read_text(),
+        "berg-bucket": config.bucket,
+        "berg-job": job.name,
+        "berg-job-sha256": job.sha256,  # it runs no other
+        "berg-endpoint": config.endpoint,
+        "berg-devbox": "1" if job.is_devbox else "",  # it goes off, and keeps its disk
+        "berg-rows": str(len(job.rows) or ""),  # a machine that cannot work leaves the others alone
+        "enable-guest-attributes": "TRUE",  # where it writes its ssh host keys
+        "ssh-keys": f"root:{key}" if key else "",
     }
-    is_spot = plan.model == prices.SPOT
-    if plan.model != prices.STANDARD:
-        found["provisioningModel"] = plan.model
-    if is_spot:  # else the machine hears of it with the power-off
-        found["preemptionNoticeDuration"] = {"seconds": "120"}
-    if plan.offer.reservation and plan.offer.reservation.is_bound:
-        found["provisioningModel"] = "RESERVATION_BOUND"
-    if is_spot or plan.offer.shape.num_gpus or plan.job.tpu:
-        found["onHostMaintenance"] = "TERMINATE"
-    return found
+    return {name: value for name, value in values.items() if value}
 
 
-def interface(config: Config, shape: shapes.Shape, zone: str) -> dict[str, Any]:
-    """Return a machine's network interface."""
-    found: dict[str, Any] = {**offers.interface(config, prices.region_of(zone))}
-    if shape.nic_type:
-        found["nicType"] = shape.nic_type
-    if not config.no_external_ip:
-        found["accessConfigs"] = [{"type": "ONE_TO_ONE_NAT", "name": "External NAT"}]
-    return found
+def in_zone(request: dict[str, Any], zone: str) -> dict[str, Any]:
+    """A request as one machine needs it: types of disks, machines and GPUs by their paths."""
+    made = {**request, "machineType": f"zones/{zone}/machineTypes/{request['machineType']}"}
+    made["disks"] = []
+    for disk in request["disks"]:
+        kind = f"zones/{zone}/diskTypes/{disk['initializeParams']['diskType']}"
+        params = {**disk["initializeParams"], "diskType": kind}
+        made["disks"].append({**disk, "initializeParams": params})
+    if rows := request.get("guestAccelerators"):
+        kind = f"zones/{zone}/acceleratorTypes/{rows[0]['acceleratorType']}"
+        made["guestAccelerators"] = [{**rows[0], "acceleratorType": kind}]
+    return made
 
 
-def metadata(plan: Plan) -> dict[str, str]:
-    """Return a machine's metadata."""
-    facts = {f"berg-{key.replace('_', '-')}": value for key, value in plan.facts.items() if value}
-    found = {
-        **plan.owner,
-        **facts,
-        "startup-script": STARTUP_SCRIPT.read_text(),
-        **shapes.driver_metadata(plan.offer.shape.gpu_type),
-        **({"berg-local-ssds": str(number)} if (number := plan.offer.shape.local_ssds) else {}),
-        "enable-guest-attributes": "TRUE",  # where the machine writes its host keys
-    }
-    # OS Login refuses the metadata's keys. Root's are installed by the worker, whatever the
-    # organisation says of OS Login.
-    if plan.config.ssh_user != "root":
-        found["enable-oslogin"] = "FALSE"
-    if plan.ssh_key:
-        found["ssh-keys"] = plan.ssh_key
-    return found
+def bucket_label(config: Config) -> str:
+    return re.sub(r"[^a-z0-9_-]", "-", config.bucket)[:63]
 
 
-def preview(config: Config, request: dict[str, Any], names: list[str], keep: bool) -> Any:
-    """Return the body of the request for the machines, or the bodies of those for a group."""
-    if "topology" in request:
-        zone, body = next(iter(request["zones"].items()))
-        return groups.requests(config, groups.SLICE, [zone], body, names, request["topology"])
-    if not keep:
-        return instances.request_body(next(iter(request.values())), names)
-    found = []
-    for zones in by_region(request):
-        body = request[zones[0]]
-        found.append(groups.requests(config, groups.shape_of(body), zones, body, names))
-    return found[0] if len(found) == 1 else found
-
-
-def why_gone(config: Config, job: str, group: Group, zone: str) -> str:
-    """Return why machines never came, in Google's words; "" if that is not known."""
-    if group:
-        return groups.reason(api.find(config, groups.request_path(group.region, job)))
-    return instances.why_gone(config, job, zone)
+# --- creation
 
 
 def create(
-    config: Config,
-    request: dict[str, Any],
-    names: list[str],
-    keep: bool,
-    say: Callable[[str], None],
-    still_trying: Callable[[], None],
+    config: Config, job: Job, request: dict[str, Any], zones: list[str], say: Any, make: Any = None
 ) -> str:
-    """Create the machines in the first zone that has room for all, or a group that keeps one.
+    """Create the machines of a job by `make`, all or none, in the first zone with room; return the zone.
 
-    Return the zone, "" while the group has no room. Raise BergError with every zone that was tried
-    and why it failed.
+    Raises BergError with the reason of every zone; then there is no machine.
     """
-    if keep:
-        return create_groups(config, request, names, say)
-    if "topology" in request:
-        zones, make_all = request["zones"], make_slice
-        hint = "Try other zones (--zone), another topology, or --spot"
+    tried, full = [], set()
+    for zone in zones:
+        region = zone.rpartition("-")[0]
+        if region in full:
+            continue
+        say(f"Creating {job.name} in {zone}")
+        try:
+            (make or insert)(config, request, job.machine_names, zone)
+            return zone
+        except GoogleError as error:
+            made = machines(config, job.name, zone, job.sha256)
+            if len(made) == job.machines:  # it failed afterwards, or its answer was lost
+                return zone
+            for machine in made:
+                google.delete(config, machine.path)
+            tried.append(f"{zone}: {reason(error)}")
+            if error.reason in NO_QUOTA:
+                full.add(region)
+            elif error.reason not in NO_ROOM:
+                break  # other zones would refuse it as well
+    text = "\n  ".join(tried)
+    raise BergError(
+        f"no machine could be created, and none was left behind.\n  {text}\n"
+        "Try other zones (-z), other or fewer GPUs (-t, -g), or --spot"
+    )
+
+
+def insert(config: Config, request: dict[str, Any], names: list[str], zone: str) -> None:
+    """Send the one request that creates machines, and wait; raise OperationFailed if it fails."""
+    from google.api_core import exceptions
+    from google.cloud import compute_v1
+
+    options = {"api_endpoint": config.endpoint} if config.endpoint else None
+    client = compute_v1.InstancesClient(credentials=config.credentials, client_options=options)
+    arguments: dict[str, Any] = {
+        "project": config.project,
+        "zone": zone,
+        "request_id": str(uuid.uuid4()),  # Google carries out a repeated request once
+    }
+    if len(names) == 1:
+        text = json.dumps({"name": names[0], **in_zone(request, zone)})
+        arguments["instance_resource"] = compute_v1.Instance.from_json(text)
+        method: Any = client.insert_unary
     else:
-        zones, make_all = request, make_machines
-        hint = "Try other zones (--zone), other or fewer GPUs (-t, -g) or TPUs (--tpu), or --spot"
-    make = functools.partial(make_all, config, request, names, say, still_trying)
-    return in_turn(list(zones), make, hint, say, still_trying)
-
-
-def make_machines(
-    config: Config,
-    request: dict[str, Any],
-    names: list[str],
-    say: Callable[[str], None],
-    still_trying: Callable[[], None],
-    zone: str,
-) -> None:
-    """Create machines in a zone, all or none; raise OperationFailed with Google's message."""
-    body, tries = request[zone], itertools.count()
-    make_ready(config, zone, body, say)
-    say(f"Creating {'the machine' if len(names) == 1 else f'{len(names)} machines'} in {zone}")
-
-    def insert() -> None:
-        # Machines of the try before may have begun the job before they were deleted.
-        if next(tries):
-            still_trying()
-        try:
-            instances.insert(config, zone, body, names)
-        except api.OperationFailed as error:
-            is_tpu = api.last_part(body["machineType"]) in shapes.TPU_TYPES
-            raise (groups.tpu_error(error) if is_tpu else error) from None
-
+        many = {
+            "count": str(len(names)),
+            "minCount": str(len(names)),
+            "perInstanceProperties": {name: {} for name in names},
+            "instanceProperties": request,
+        }
+        arguments["bulk_insert_instance_resource_resource"] = (
+            compute_v1.BulkInsertInstanceResource.from_json(json.dumps(many))
+        )
+        method = client.bulk_insert_unary
     try:
-        iam.once_known(config, insert)
-    except BergError:
-        leave_none(config, body)
-        raise
+        operation = google.retry(lambda: method(request=arguments, retry=None, timeout=60))
+    except exceptions.GoogleAPICallError as error:
+        details = error.errors[0] if error.errors else {}
+        cause = details.get("reason", "") if isinstance(details, dict) else ""
+        raise GoogleError(int(error.code or 0), cause, str(error.message)) from None
+    google.wait(config, {"name": operation.name, "zone": zone})
 
 
-def make_ready(config: Config, zone: str, body: dict[str, Any], say: Callable[[str], None]) -> None:
-    """Make the networks and the placement policy that machines name, if they name any."""
-    if len(body["networkInterfaces"]) > 1:
-        say(f"Checking the networks for RoCE in {zone}")
-        fabric.make(config, zone)
-    for path in body.get("resourcePolicies", []):
-        forget_policies(config)
-        fabric.make_policy(config, path, groups.description(config))
+def reason(error: GoogleError) -> str:
+    """Why a machine could not be created, and what helps."""
+    if error.reason in NO_QUOTA:
+        return f"{error.message} Raise the quota: {QUOTA_PAGE}"
+    if error.reason in NO_ROOM:
+        return "out of stock"
+    if error.status == 409:
+        return f"{error.message}. Choose another name: -n NAME"
+    return error.message
 
 
-def leave_none(config: Config, body: dict[str, Any]) -> None:
-    """Delete the placement policy of machines that could not be created."""
-    for path in body.get("resourcePolicies", []):
-        forget_policies(config, api.last_part(path))
+# --- what is there
 
 
-def by_region(zones: Iterable[str]) -> list[list[str]]:
-    """Return zones by their regions, in the order of the first of each."""
-    found: dict[str, list[str]] = {}
-    for zone in zones:
-        found.setdefault(prices.region_of(zone), []).append(zone)
-    return list(found.values())
-
-
-def create_groups(
-    config: Config, request: dict[str, Any], names: list[str], say: Callable[[str], None]
-) -> str:
-    """Create a group in each region until one has its machine; return its zone, "" for none.
-
-    The machine that comes first deletes the other groups (worker.py). Raise the last error if the
-    machine can wait in no region.
+def machines(config: Config, job: str = "", zone: str = "", sha256: str = "") -> list[Instance]:
+    """The machines of a job, or of all jobs of the bucket, by name; with `sha256` only those that
+    were made for this very job, not another one's of the same name.
     """
-    refused, is_waiting = BergError(""), False
-    for zones in by_region(request):
-        try:
-            make_ready(config, zones[0], request[zones[0]], say)
-            zone = groups.create(config, zones, request[zones[0]], names, say)
-        except BergError as error:
-            leave_none(config, request[zones[0]])
-            refused = error
-            say(error.message)
-            continue
-        if zone:
-            return zone
-        is_waiting = True
-    if not is_waiting:
-        raise refused
-    return ""
+    if "/" in zone:  # it is in another place
+        return []
+    named = f' AND (labels.berg-job="{job}")' if job else ""
+    query = {
+        "filter": f'(labels.berg="1") AND (labels.berg-bucket="{bucket_label(config)}"){named}',
+        "maxResults": "500",
+    }
+    columns = COLUMNS + ",metadata" * bool(sha256)
+    path, place = (
+        ("/aggregated/instances", "/*/instances") if not zone else (f"/zones/{zone}/instances", "")
+    )
+    query["fields"] = f"items{place}({columns}),nextPageToken"
+    rows = [
+        row for row in google.items(config, path, **query) if not sha256 or made_for(row, sha256)
+    ]
+    found = [machine_of(row) for row in rows]
+    return sorted(found, key=lambda machine: (machine.job, order(machine.name)))
 
 
-def in_turn(
-    zones: list[str],
-    make: Callable[[str], None],
-    hint: str,
-    say: Callable[[str], None],
-    still_trying: Callable[[], None],
-) -> str:
-    """Return the first zone in which `make` works; raise BergError with why none of them does.
-
-    `still_trying` is called before each zone but the first, when there are no machines.
-    """
-    tried: list[str] = []
-    full_regions: set[str] = set()
-    for zone in zones:
-        region = prices.region_of(zone)
-        if region in full_regions:
-            continue
-        if tried:
-            still_trying()
-        try:
-            make(zone)
-        except api.OperationFailed as error:
-            tried.append(f"{zone}: {error.explain(region)}")
-            if error.blocks == "region":
-                full_regions.add(region)
-            elif error.blocks != "zone":  # no other zone would do
-                hint = hint if error.blocks else ""
-                break
-        else:
-            if tried:
-                say("\n".join(tried))
-            return zone
-    failed = "no machine could be created, and none was left behind.\n  " + "\n  ".join(tried)
-    if hint:  # other machines would do
-        raise api.NoRoom(f"{failed}\n{hint}")
-    raise BergError(failed)
+def made_for(row: dict[str, Any], sha256: str) -> bool:
+    items = row.get("metadata", {}).get("items", [])
+    return {"key": "berg-job-sha256", "value": sha256} in items
 
 
-# --- slices
-
-
-def make_slice(
-    config: Config,
-    request: dict[str, Any],
-    names: list[str],
-    say: Callable[[str], None],
-    still_trying: Callable[[], None],
-    zone: str,
-) -> None:
-    """Create a slice in a zone, all of it or nothing, and wait until it runs.
-
-    By flex-start it may stay in Google's queue. Raise OperationFailed with Google's message.
-    """
-    body, topology = request["zones"][zone], request["topology"]
-    bodies = groups.requests(config, groups.SLICE, [zone], body, names, topology)
-    may_queue = body["scheduling"].get("provisioningModel") == prices.FLEX
-    say(f"Creating a slice of {len(names)} machines in {zone}")
-
-    def make() -> None:
-        try:
-            send(config, zone, bodies)
-            wait(config, zone, names, may_queue, say, still_trying)
-        except api.OperationFailed as error:
-            if error.code != "alreadyExists":
-                say(f"Taking back what there is in {zone}")
-                sha256 = instances.metadata_of(body)[instances.JOB_SHA256]
-                take_back(config, bodies["group"]["name"], sha256)
-            raise
-
-    iam.once_known(config, make)
-
-
-def send(config: Config, zone: str, bodies: dict[str, Any]) -> None:
-    """Send the requests for a slice; raise OperationFailed with Google's message."""
-    try:
-        groups.send(config, f"/zones/{zone}", bodies)
-    except api.Conflict:
-        message = f"a group {bodies['group']['name']!r} exists in {zone}"
-        raise api.OperationFailed("alreadyExists", message) from None
-    except api.GoogleError as error:
-        raise api.OperationFailed(error.reason, error.message) from None
-
-
-def wait(
-    config: Config,
-    zone: str,
-    names: list[str],
-    may_queue: bool,
-    say: Callable[[str], None],
-    still_trying: Callable[[], None],
-) -> None:
-    """Wait until every machine of a slice runs; raise OperationFailed if one will not.
-
-    With `may_queue` return while there is no machine yet if Google lets the slice wait for room.
-    """
-    path = group_path(zone, groups.job_of(names))
-    began = reported = time.monotonic()
-    while True:
-        status = api.call(config, "GET", path, fields="status").get("status", {})
-        counts, waited = status.get("currentInstanceStatuses", {}), time.monotonic() - began
-        running = counts.get("running", 0)
-        if running == len(names):
-            return
-        is_queued = may_queue and counts.get("nonExistent", 0) >= len(names)
-        for failed in groups.bulk_errors(status):
-            if is_queued and failed.blocks:
-                return
-            raise failed
-        if is_queued and waited > QUEUED:
-            return
-        if waited > SLICE_TIMEOUT:
-            raise not_there(config, zone, names)
-        if time.monotonic() > reported + 60:  # a line a minute
-            reported = time.monotonic()
-            say(f"{running} of {len(names)} machines run after {waited:.0f} s")
-            still_trying()
-        time.sleep(min(0.5 + waited / 30, 5))
-
-
-def not_there(config: Config, zone: str, names: list[str]) -> api.OperationFailed:
-    """Return the error that names the machines of a slice that did not come."""
-    there = {each.name for each in machines(config, [groups.job_of(names)], zone=zone)}
-    missing = [name for name in names if name not in there] or names
-    message = f"{', '.join(missing)} did not come within {SLICE_TIMEOUT // 60} minutes"
-    return api.OperationFailed("RESOURCE_NOT_READY", message)
-
-
-def group_path(where: str, name: str) -> str:
-    """Return the path of a group in a region, or of a slice's in a zone."""
-    if prices.region_of(where) == where:
-        return groups.path_of(where, name)
-    return f"/zones/{where}/instanceGroupManagers/{name}"
-
-
-# --- what is done to machines
-
-
-def let_in(config: Config, machine: Machine, line: str) -> bool | None:
-    """Add a line to the keys in a machine's metadata.
-
-    Return whether it was new there, None if the machine is gone.
-    """
-    items = instances.metadata(config, machine)
-    if items is None:
+def machine(config: Config, zone: str, id: str) -> Machine | None:
+    """A machine of this bucket by its id, whatever its job; None if there is none, or in another place."""
+    if not (re.fullmatch(r"[a-z0-9-]+", zone) and id.isdigit()):  # a record may say anything
         return None
-    if line in items.get("ssh-keys", "").splitlines():
-        return False
-    set_metadata(config, machine, "ssh-keys", lambda old: "\n".join([*old.splitlines(), line]))
-    return True
+    row = google.find(config, f"/zones/{zone}/instances/{id}", fields=COLUMNS)
+    is_ours = row and row.get("labels", {}).get("berg-bucket") == bucket_label(config)
+    return machine_of(row) if row and is_ours else None
 
 
-def delete(config: Config, job: str, machines: list[Machine], group: Group = NO_GROUP) -> None:
-    """Delete machines, or a job's groups or slice with them, and wait until they are gone.
-
-    The disks of devboxes are deleted with them, as a person chose.
-    """
-    for machine in machines:
-        instances.let_disk_go(config, machine)
-    with ThreadPoolExecutor(16) as pool:
-        paths = what_to_delete(config, job, machines, group)
-        list(pool.map(lambda path: api.delete(config, path, wait_for_it=True), paths))
-    if group:
-        forget_templates(config, job)
-    if not machines or any(each.machine_type in fabric.ROCE for each in machines):
-        forget_policies(config, job)
+def name_is_taken(config: Config, name: str) -> str:
+    """Where there is a machine of a name, of whomever; "" if there is none."""
+    query = {"filter": f'name="{name}"', "fields": "items/*/instances(name,zone),nextPageToken"}
+    rows = google.items(config, "/aggregated/instances", **query)
+    return next((last_part(row["zone"]) for row in rows), "")
 
 
-def take_back(config: Config, name: str, sha256: str) -> None:
-    """Delete the groups and machines that a submit made, and wait until they are gone."""
-
-    def is_ours(machine: Machine) -> bool:
-        return (instances.metadata(config, machine) or {}).get(instances.JOB_SHA256) == sha256
-
-    def remove(path: str) -> None:
-        api.delete(config, path, wait_for_it=True)
-
-    made = [each for each in groups.find(config, name) if groups.sha256_of(config, each) == sha256]
-    with ThreadPoolExecutor(16) as pool:
-        places = [each.get("zone") or each["region"] for each in made]
-        list(pool.map(remove, [group_path(place, name) for place in places]))
-        found = instances.find(config, [name], [name])  # without those of the groups
-        ours = [each for each, own in zip(found, pool.map(is_ours, found), strict=True) if own]
-        for machine in ours:
-            instances.let_disk_go(config, machine)
-        list(pool.map(remove, map(instances.path_of, ours)))
-    forget_templates(config, name)
-    forget_policies(config, name)
+def is_coming(config: Config, job: str) -> bool:
+    """Whether there is a group of this name that has yet to make machines, or makes them again."""
+    columns = "items/*/instanceGroupManagers(name,targetSize,targetSizePolicy,status),nextPageToken"
+    query = {"filter": f'name="{job}"', "fields": columns}
+    groups = google.items(config, "/aggregated/instanceGroupManagers", **query)
+    return any(map(wants_machines, groups))
 
 
-def what_to_delete(
-    config: Config, job: str, machines: list[Machine], group: Group
-) -> Iterable[str]:
-    """Return the paths of machines, or of the groups or the slice that would re-create them."""
-    if group:
-        return [groups.path_of(each, job) for each in {group.region, *groups.regions(config, job)}]
-    slices = []
-    if not machines or machines[0].place == "tpu":
-        slices = [each["zone"] for each in groups.find(config, job) if "zone" in each]
-    return [group_path(zone, job) for zone in slices] or map(instances.path_of, machines)
+def wants_machines(group: dict[str, Any]) -> bool:
+    """In BULK mode, in which a group makes all of its machines at once, until it has made them."""
+    if group.get("targetSizePolicy", {}).get("mode") == "BULK":
+        return bool(group["status"].get("bulkInstanceOperation", {}).get("inProgress"))
+    return bool(group.get("targetSize"))
 
 
-def forget_templates(config: Config, job: str) -> None:
-    """Delete the template of a job, and old ones. They cost nothing, and reap names those that
-    stay.
-    """
-    with contextlib.suppress(api.GoogleError, BergError):
-        groups.delete_old_templates(config, job)
+def order(name: str) -> tuple[str, int]:
+    """Names of machines by their number: a-2 before a-10."""
+    base, _, number = name.rpartition("-")
+    return (base, int(number)) if number.isdigit() else (name, 0)
 
 
-def forget_policies(config: Config, job: str = "") -> None:
-    """Delete the placement policy of a job, and those of old ones. They cost nothing, and reap
-    names those that stay.
-    """
-    with contextlib.suppress(api.GoogleError, BergError):
-        living = {group["name"] for group in groups.find(config)}
-        fabric.delete_policies(config, groups.description(config), job, living)
-
-
-def resources(config: Config) -> list[Resource]:
-    """Return groups, disks without a machine, snapshots of moves that failed, and templates and
-    workload policies without a group.
-    """
-    there = groups.find(config)
-    found, used = [], set()
-    for group in there:
-        where, place = (group["zone"], "tpu") if "zone" in group else (group["region"], "gce")
-        created_at = group["creationTimestamp"]
-        found.append(Resource("group", group["name"], where, created_at, "", place=place))
-        used.add(group.get("resourcePolicies", {}).get("workloadPolicy", ""))
-    found += [unused_disk(disk) for disk in instances.unused_disks(config)]
-    for each in instances.snapshots(config):
-        if each["status"] not in instances.UNDER_WAY:
-            labels, created_at = each["labels"], each["creationTimestamp"]
-            why = f"it is of a move that failed; berg start --move {labels['berg-job']} continues"
-            user = labels["berg-user"]
-            found.append(Resource("snapshot", each["name"], "", created_at, why, user))
-    why = "no group is made from it"
-    for each in groups.unused_templates(config, there):
-        found.append(Resource("template", each["name"], "", each["creationTimestamp"], why))
-    for each in fabric.policies(config, groups.description(config)):
-        if "groupPlacementPolicy" in each:
-            found.append(policy_resource(each, "", "gce"))
-        elif each["selfLink"] not in used:
-            found.append(policy_resource(each, "no group has it", "tpu"))
-    return found
-
-
-def policy_resource(policy: dict[str, Any], why: str, place: str) -> Resource:
-    region, created_at = api.last_part(policy["region"]), policy["creationTimestamp"]
-    return Resource("policy", policy["name"], region, created_at, why, place=place)
-
-
-def unused_disk(disk: dict[str, Any]) -> Resource:
-    user = disk.get("labels", {}).get("berg-user", "")
-    zone, created_at = api.last_part(disk["zone"]), disk["creationTimestamp"]
-    kind, size = api.last_part(disk["type"]), int(disk["sizeGb"])
-    why = "no machine has it"
-    if disk.get("labels", {}).get("berg-kind") == "devbox":
-        why = "it is a devbox's, with what was put on it, and no machine has it"
-    return Resource("disk", disk["name"], zone, created_at, why, user, kind, size)
-
-
-def remove(config: Config, resource: Resource) -> None:
-    """Delete a resource, a group with its machines, if it exists."""
-    where, name = resource.where, resource.name
-    path = {
-        "disk": f"/zones/{where}/disks/{name}",
-        "group": group_path(where, name),
-        "snapshot": f"/global/snapshots/{name}",
-        "template": f"/global/instanceTemplates/{name}",
-        "policy": f"/regions/{where}/resourcePolicies/{name}",
-    }[resource.kind]
-    api.delete(config, path, wait_for_it=True)
+def machine_of(row: dict[str, Any]) -> Instance:
+    interface: dict[str, Any] = next(iter(row.get("networkInterfaces", [])), {})
+    access: dict[str, str] = next(iter(interface.get("accessConfigs", [])), {})
+    labels = row.get("labels", {})
+    return Instance(
+        name=row["name"],
+        zone=last_part(row["zone"]),
+        status=row["status"],
+        job=labels.get("berg-job", ""),
+        id=row["id"],
+        created_at=row["creationTimestamp"],
+        address=access.get("natIP", ""),
+        inner_address=interface.get("networkIP", ""),
+        machine_type=last_part(row["machineType"]),
+        user=labels.get("berg-user", ""),
+        labels=labels,
+    )

@@ -1,848 +1,746 @@
-"""What a machine does with its job: restore the code, install, run, mirror the results, delete
-itself.
+"""The worker: what a machine does with its job.
+
+    claim        read the job, and take its state
+    attempt      all that follows, for a job or for each row of a sweep
+    prepare      check the code out, restore the results, install; wait for the other machines
+    run_command  run it, watch for reasons to end it, and send its results meanwhile
+    finish       send the last results, and hear how it ended on the other machines
+    conclude     write how it ended: from now on nothing needs this machine
+
+boot.py starts it, starts it again if it dies, and deletes the machine when it has ended. A mark on
+the disk says that the command began: a worker that finds it only saves and ends the job.
 """
 
-# First: it makes the imports after it fast, or reports missing packages.
-from berg.machine import installation
-
-# isort: split
 import contextlib
-import functools
-import math
+import dataclasses
+import json
 import os
-import shutil
 import signal
+import stat
+import subprocess
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import click
+import requests
 
-from berg import BergError, job, plain, states
-from berg.google import api, secret
-from berg.google.storage import Bucket
-from berg.job import STOPPED, State
-from berg.machine import (
-    boot,
-    fabric,
-    logins,
-    peers,
-    preflight,
-    profile,
-    saving,
-    usage,
-    warm,
-    watchdogs,
-)
-from berg.machine.attempt import Attempt, Damaged, Ended, MachineLost, NoJob, settings_of
-from berg.machine.environment import (
-    bring_data,
-    environment,
-    fetch_code,
-    install_commands,
-    mount_buckets,
-    note_software,
-    prepare_scratch,
-    repo_folder,
-    use_scratch_for_data,
-    with_report,
-)
-from berg.machine.installation import InstallationFailed, install
-from berg.machine.outcome import (
-    BOX_ENDS,
-    POD_TAKEN_AWAY,
-    PREEMPTED,
-    SHUT_DOWN,
-    SLOW_NETWORK,
-    TO_FINISH,
-    Ending,
-    Restart,
-    Stopped,
-    Uploads,
-    after_uploads,
-    decide,
-    final_reason,
-    join,
-)
-from berg.machine.process import (
-    COMMAND_FILE,
-    ENDING_FILE,
-    GRACE,
-    LOST_POWER,
-    RESULTS,
-    RUNNING,
-    delete_soon,
-    end_group,
-    full_disk,
-    is_alone,
-    judge,
-    raise_limits,
-    shell_exit_code,
-    start_thread,
-)
+from berg import BergError, boot, code, features, google, install, machines, reasons, rows, usage
+from berg import job as jobs
+from berg.bucket import Bucket, Changed, Object, checksum
+from berg.command import Command
+from berg.config import Config
+from berg.feature import Feature
+from berg.job import INSTALLING, LOST, RUNNING, STARTING, STOPPED, SUBMITTED, UPLOADING, Job, State
+from berg.results import Mirror
 
-SILENT_SECONDS = 60  # for which the deletion of a silent machine is tried
-POLL = 0.3  # seconds between two looks whether the next attempt has begun
-NOTING = 10  # seconds that a command that ended waits for the record of its software
+HOME, RESULTS = boot.BERG, code.ROOT / "berg_results"
+# The mark, and how the command ended, for a worker that is started again; each says of which attempt.
+BEGAN, ENDED = HOME / "began", HOME / "ended"
+KILLS = HOME / "memory-kills"  # of the kernel, for want of memory, when the command began
+RECORD = "berg_job_metadata.json"  # in the results of each job
+LEFT = "LEFT"  # the ending of a machine whose sweep goes on without it
+SIGNALLED: list[float] = []  # when this process got SIGTERM: the machine shuts down
+GRACE, TAKEN_GRACE = 30, 15  # seconds between SIGTERM and SIGKILL; where Google takes the machine
+SAVING = 300  # seconds that are kept for the last results, or a fifth of the time
+TAKEN = 50  # seconds for them where Google takes the machine
+METADATA_RETRY, METADATA_TIMEOUT = 300, 20  # seconds: all tries together; one request
+PASS, AGAIN = 10, 1  # seconds between two passes over the results; after one without a whole moment
+LOG, LOOK = 2, 1  # seconds between two pieces of the log, and two looks at the metadata
+STATE = 20  # seconds after which the state is written again, so that readers see how old it is
+# Other places where commands may leave files, and folders to skip there.
+ELSEWHERE = ("/root", "/home", "/workspace", "/data", "/mnt", "/opt", "/srv", "/tmp")
+SMALL = 1_000_000  # bytes of a folder in /tmp that nobody misses
+NO_WORK = {".git", "__pycache__", ".venv", ".cache", ".local", ".ssh", "site-packages", "pkgs"}
+SEARCH = 5  # seconds spent searching each of them
+PIECE = 64 << 20  # bytes of a log that are sent at once
 
 
-def run(attempt: Attempt) -> None:
-    """Run a job, from reading its metadata to deleting this machine (unless it takes another)."""
-    if attempt.state.final:
-        attempt.say(f"Job {attempt.name} is {attempt.state.state} already; nothing to do")
-        if not attempt.state.job.kept:
-            if not attempt.state.is_warm:
-                attempt.machine.hold(attempt.state.kept_seconds)
-            attempt.machine.insist_on_deletion(is_refused=bool(attempt.state.undeleted))
-        return
+@dataclass
+class Ending:
+    """How a job ends, or why its command is to end."""
 
-    def shut_down(*_: Any) -> None:
-        boot.SIGTERM_TIMES.append(time.time())
-        attempt.stop(SHUT_DOWN)
-
-    signal.signal(signal.SIGTERM, shut_down)
-    api.notify = attempt.say
-    try:
-        ending = ending_of_phases(attempt)
-    except Ended as error:
-        leave(attempt, str(error))
-        return
-    learn_why_it_shuts_down(attempt)
-    requested = None if attempt.has_ended else attempt.stopping.ending
-    if requested and requested.exit_code is None:
-        requested = replace(requested, exit_code=ending.exit_code)
-    finish(attempt, requested or ending)
+    state: str
+    reason: str = ""
+    exit_code: int | None = None
+    grace: float = GRACE
+    seconds: float = SAVING  # how long sending the last results may take
+    is_loss: bool = False  # a machine was lost; where Google replaces it, the next attempt begins
+    is_firm: bool = False  # what happens on the other machines does not change it
+    then: Callable[["Run"], None] | None = None  # what this machine does when that is written
 
 
-def learn_why_it_shuts_down(attempt: Attempt) -> None:
-    """Replace the ending of a machine that shuts down by the reason, if its metadata say it."""
-    if attempt.stopping.ending != SHUT_DOWN:
-        return
-    ending = POD_TAKEN_AWAY if boot.POD else BOX_ENDS if attempt.job.on else SHUT_DOWN
-    with contextlib.suppress(OSError, ValueError):
-        ending = watchdogs.ending_in(attempt, attempt.machine.instance_now()) or ending
-    attempt.stopping.ending = ending
+class EndEarly(Exception):
+    """The job is to end before its command runs."""
+
+    def __init__(self, ending: Ending):
+        self.ending = ending
 
 
-def ending_of_phases(attempt: Attempt) -> Ending:
-    """Go through the phases of a job; return how it ended, also after an error."""
-    try:
-        return go_through_phases(attempt)
-    except Stopped:
-        return Ending("KILLED", "")
-    except InstallationFailed as error:
-        return Ending("FAILED", error.message, error.code)
-    except BergError as error:
-        return Ending("FAILED", error.message)
-    except Ended:
-        raise
-    except Exception as error:
-        boot.console(traceback.format_exc())
-        return Ending("FAILED", f"berg's worker failed: {type(error).__name__}: {error}")
+class NotMine(Exception):
+    """The job is over, or another machine has it: there is nothing to do."""
 
 
-def go_through_phases(attempt: Attempt) -> Ending:
-    """Prepare this machine for the job and run its command; return how that ended."""
-    begin(attempt)
-    if attempt.earlier:
-        return resume_end(attempt, attempt.earlier)
-    if prepare_scratch(attempt.machine) and attempt.member.is_alone:
-        introduce(attempt)  # again, with its variable
-    restore(attempt)
-    meet_first = meet
-    while True:
-        ending = try_once(attempt, meet_first)
-        meet_first = meet_again
-        if attempt.loss and not attempt.survives_loss():
-            return Ending("FAILED", attempt.loss)
-        if not attempt.loss and ending and not attempt.runs_again(ending):
-            return ending
-        note_next_attempt(attempt, ending)
+@dataclass
+class Facts:
+    """What the metadata server knows of this machine."""
 
+    id: str  # differs between a machine and the one that replaces it under its name
+    name: str
+    zone: str
+    address: str
+    attributes: dict[str, str]
+    preempted: bool
 
-def resume_end(attempt: Attempt, ending: Ending) -> Ending:
-    """Return how a job ends whose command ended before this worker began: it does not run again.
-
-    A disk that is still there may have results that the bucket lacks; of a lost one nothing is
-    left to send.
-    """
-    attempt.say("The command has ended already; finishing the upload of its results")
-    if not attempt.is_blank:
-        saving.restore_results(attempt)
-    return ending if attempt.leads else Ending("ENDED", "the job ended")
-
-
-def try_once(attempt: Attempt, meet_others: Callable[[Attempt], None]) -> Ending | None:
-    """Prepare together with the other machines of the job, and run its command; return how it
-    ended, None if another attempt begins: a machine was lost, or a command failed elsewhere.
-    """
-    try:
-        if not attempt.member.is_alone:
-            meet_others(attempt)
-        if not attempt.is_prepared:
-            prepare(attempt)
-        if not attempt.member.is_alone:
-            get_ready(attempt)
-            preflight.check(attempt)
-        return run_command(attempt)
-    except MachineLost:
-        return None
-
-
-def prepare(attempt: Attempt) -> None:
-    """Install and mount what the job needs, and begin to mirror its results, once.
-
-    A devbox's disk keeps what was installed: its next boot does not install again.
-    """
-    if not attempt.is_installed:
-        install(attempt)
-        attempt.is_installed = True
-        with contextlib.suppress(OSError):  # a full disk
-            attempt.installed_mark.write_text(attempt.machine.job_sha256)
-        if attempt.job.kind == "devbox" and attempt.secrets:
-            introduce(attempt)
-    mount_buckets(attempt)
-    fabric.install(attempt)
-    if attempt.job.docker:
-        installation.pull_image(attempt)
-    saving.mirror_results(attempt)
-    attempt.is_prepared = True
-
-
-def get_ready(attempt: Attempt) -> None:
-    """Wait until all is installed on the other machines, too. Learn which of them cannot use RoCE:
-    then none does, as NCCL needs the same network on all.
-    """
-    has_roce = fabric.is_wanted(attempt.job)
-    is_together = has_roce or preflight.is_wanted(attempt.job)
-    about = {"fault": fabric.fault()} if has_roce else {}
-    found = peers.get_ready(attempt.member, is_together, attempt.pause_together, **about)
-    if has_roce:
-        faults = {name: their.get("fault", "") for name, their in found.items()}
-        attempt.roce_faults = {name: fault for name, fault in faults.items() if fault}
-        introduce(attempt)  # again, with NCCL's variables
-
-
-def note_next_attempt(attempt: Attempt, ending: Ending | None) -> None:
-    """On the machine that leads, write into the state that the next attempt begins, and why."""
-    if attempt.member.is_alone or not attempt.leads:
-        return
-    why = attempt.loss or (ending.reason if ending else "")
-    text = f"{why}; attempt {attempt.state.attempt} begins on all machines"
-    attempt.states.write(state="RUNNING", reason=text)
-    if attempt.loss:
-        attempt.say(text)
-    for name in attempt.member.silent * attempt.job.is_replaced:
-        attempt.insist(functools.partial(attempt.member.host.delete_peer, name), SILENT_SECONDS)
-
-
-def begin(attempt: Attempt) -> None:
-    """Claim the job for this machine, read it, and start the threads that watch it."""
-    if not attempt.sweep:  # else it is claimed already
-        attempt.claim()
-    mirrors = attempt.mirrors
-    mirrors.start(mirrors.log.run, saving.LOG_INTERVAL, mirrors.done)
-    saving.read_job(attempt)
-    mirrors.results.is_halfway = attempt.is_blank or attempt.lost_power  # up to the restore
-    this, member = attempt.job, attempt.member
-    attempt.say(f"Results go to {this.gcs_results_dir}")
-    check_machine(attempt)
-    warm.begin(attempt)
-    attempt.check_region()
-    if len(this.regions) > 1:
-        start_thread(attempt.insist, lambda: member.host.delete_groups_elsewhere(this))
-    member.attempt = attempt.state.attempt
-    if this.is_replaced and not attempt.leads:
-        member.attempt = 0  # the first machine says in which it takes part
-    attempt.check_limits()
-    mark, record = attempt.installed_mark, attempt.machine.job_sha256
-    attempt.is_installed = this.kind == "devbox" and mark.exists() and mark.read_text() == record
-    watchdogs.read_secrets(attempt)
-    install_commands(attempt.machine)
-    member.node = peers.describe(member)
-    # The machines of the next attempt may have other names.
-    mirrors.results.journal.machine = str(member.node.rank)
-    member.nodes = [member.node]
-    if member.is_alone:
-        introduce(attempt)
-    elif not this.is_replaced:
-        peers.note_earlier(member)
-    start_thread(watchdogs.watch, attempt)
-    start_thread(watchdogs.limit_time, attempt)
-    attempt.sampling = start_thread(watchdogs.watch_use, attempt)
-    start_thread(watchdogs.watch_rungs, attempt)
-    start_thread(watchdogs.watch_steps, attempt)
-    profile.listen(attempt)
-    if not this.on:
-        attempt.reachable = start_thread(attempt.become_reachable)
-
-
-def check_machine(attempt: Attempt) -> None:
-    """Raise Ended unless this machine is the job's: by its name, its group, or as a warm one."""
-    this, machine = attempt.job, attempt.machine
-    is_named = machine.name in job.machine_names(attempt.name, this.num_machines)
-    if not (attempt.sweep or this.group or is_named or machine.warm == attempt.name):
-        raise Ended(f"{machine.name} is none of the machines of job {attempt.name}")
-
-
-def restore(attempt: Attempt) -> None:
-    """Restore the results, check out the snapshot, and copy the job's record to its results."""
-    this = attempt.job
-    use_scratch_for_data(attempt)
-    if attempt.lost_power:
-        installation.remove_container()  # its name is needed, and it may still run
-        saving.set_aside(attempt)
-    if attempt.is_blank and attempt.member.is_alone and this.kind == "job":
-        attempt.begins_here = True
-        shutil.rmtree(RESULTS / this.results_dir, ignore_errors=True)  # bytes of it may be missing
-    saving.restore_results(attempt)
-    if not (attempt.begins_here or this.cmd):
-        attempt.say("Left the code as it was before the reboot: people change it here")
-        return
-
-    folder = repo_folder(this)
-    # What an earlier job left there, or a container image has there, is not of this commit.
-    if attempt.sweep or not (folder / ".git").exists():
-        shutil.rmtree(folder, ignore_errors=True)
-    fetch_code(attempt.bucket, this.snapshot, folder)
-    attempt.say(f"Checked out {this.git_snapshot[:12]} of {this.repo_name} to {folder}")
-    saving.put_back(attempt)
-    bring_data(attempt)
-    if attempt.leads:
-        saving.write_record(attempt)
-    if attempt.begins_here:
-        attempt.marker.touch()
-
-
-def meet(attempt: Attempt) -> None:
-    """Wait for the other machines of the job, and exchange addresses and keys with them."""
-    attempt.reachable.join()
-    member = attempt.member
-    if member.job.is_replaced:
-        start_thread(watchdogs.watch_others, attempt)
-    note = functools.partial(note_missing, attempt)
-    timeout = peers.coming_seconds(member, attempt.waited_last)
-    member.nodes = peers.gather(member, timeout, note)
-    if member.job.is_replaced:
-        saving.bring_news(attempt)  # of machines that stayed
-    else:
-        start_thread(watchdogs.watch_others, attempt)
-    introduce(attempt)
-    start_thread(logins.tell_ready, attempt.member)  # for people, before all is installed
-    start_thread(peers.announce_soon, attempt.member)
-
-
-def meet_again(attempt: Attempt) -> None:
-    """Begin another attempt on all machines of a job together, each with the results of all.
-
-    The machine that leads has written its number into the state. The watchdogs limit its time.
-    """
-    saving.send_all(attempt)
-    peers.begin_attempt(attempt.member, attempt.state.attempt)
-    attempt.loss = ""
-    timeout = attempt.job.spec.replacement_timeout if attempt.job.is_replaced else math.inf
-    note = functools.partial(note_missing, attempt)
-    attempt.member.nodes = peers.gather(attempt.member, timeout, note)
-    saving.bring_news(attempt)
-    introduce(attempt)
-
-
-def note_missing(attempt: Attempt, missing: int) -> None:
-    """On the machine that leads, write into the state how many machines are missing, and since
-    when.
-    """
-    if missing == attempt.state.missing:
-        return
-    since = attempt.state.missing_since or job.now() if missing else ""
-    attempt.states.write(soon=True, missing=missing, missing_since=since)
-
-
-def introduce(attempt: Attempt) -> None:
-    """Write the job's machines and variables to files, for programs and logins."""
-    # Secrets of a job are for its command, not for files, and installation must not find any.
-    is_without = attempt.job.kind == "job" or not attempt.is_installed
-    logins.introduce(attempt.member, variables_of_logins(attempt, is_without))
-
-
-def variables_of_logins(attempt: Attempt, is_without_secrets: bool) -> dict[str, str]:
-    """Return the variables that a login has as a command of the job does."""
-    values = with_report(environment(attempt)).items()
-    # Variables that boot set are only for this process; those that GKE sets in a pod with TPUs are
-    # for all.
-    ours = {
-        key: value
-        for key, value in values
-        if os.environ.get(key) != value or key.upper() in boot.FOR_WORKER or key.startswith("TPU_")
-    }
-    hidden = attempt.secrets if is_without_secrets else {}
-    return {key: value for key, value in ours.items() if key not in hidden}
-
-
-def run_command(attempt: Attempt) -> Ending | None:
-    """Run the job's command, or wait for its end where it does not run.
-
-    Return how it ended; None on a machine that does not lead, once the next attempt begins.
-    """
-    this = attempt.job
-    attempt.states.write(state="RUNNING", reason="")
-    # After the installation: setuptools would take the link for a package of the repository.
-    saving.link_results(repo_folder(this), this.spec.cwd or "")
-    saving.note_start(attempt)
-    if not this.cmd or not (attempt.leads or this.run_on == "each"):
-        wait_for_the_end(attempt)
-        return None
-    attempt.say(f"Running: {this.cmd}")
-    folder = repo_folder(this) / (this.spec.cwd or "")
-    folder.mkdir(parents=True, exist_ok=True)  # one of the repo's without a file in it
-    code = run_in(attempt, folder)
-    if leftovers := attempt.runner.leftovers():
-        attempt.say(leftovers.capitalize())
-    if this.num_machines == 1 or this.run_on != "each" or attempt.stopping.ending:
-        ending = judge(code)
-        return replace(ending, reason=join(ending.reason, leftovers))
-    peers.announce(attempt.member, phase="ENDED", exit_code=str(code), ended_at=str(job.clock()))
-    if attempt.leads:
-        return peers.wait_for_commands(attempt.member)
-    wait_for_next_attempt(attempt)
-    return None
-
-
-def run_in(attempt: Attempt, folder: Path) -> int:
-    """Run the job's command in a folder of this machine, or in a container; return its exit code.
-
-    Meanwhile record its software, but not that of a container.
-    """
-    this = attempt.job
-    if this.docker:
-        variables = environment(attempt)
-        given = {*this.env, *attempt.secrets}
-        words = installation.container_command(
-            this, folder, installation.names_in_container(variables, given)
+    @classmethod
+    def read(cls) -> "Facts":
+        row = json.loads(metadata("instance/?recursive=true"))
+        return cls(
+            id=str(row["id"]),
+            name=row["name"],
+            zone=row["zone"].rpartition("/zones/")[2],
+            address=row["networkInterfaces"][0]["ip"],
+            attributes=boot.told(row["attributes"]),
+            preempted=row.get("preempted") == "TRUE",
         )
+
+
+@dataclass
+class Run:
+    """One job on this machine, as the core's parts and the features see it."""
+
+    config: Config
+    bucket: Bucket
+    facts: Facts
+    job: Job
+    state: State
+    generation: int
+    features: list[Feature]
+    log: Path
+    command: Command
+    rank: int = 0
+    words: list[str] = field(default_factory=list)
+    variables: dict[str, str] = field(default_factory=dict)
+    folders: list[Path] = field(default_factory=list)  # what else the command needs, of features
+    container: list[str] = field(default_factory=list)  # docker's options for it, of features
+    told: dict[str, Any] = field(default_factory=dict)  # what features let the other machines know
+    install_variables: dict[str, str] = field(default_factory=dict)  # for the installation alone
+    addresses: list[str] = field(default_factory=list)  # of the machines, by rank
+    peers: machines.Peers = field(default_factory=machines.Peers)
+    ending: Ending | None = None  # why it is to end, once that is known
+    next_word: float = 0  # time.monotonic() of the next look at the metadata
+    next_state: float = 0  # time.monotonic() at which the state is written again
+    pass_seconds: float = 0  # duration of the last pass over the results, or 3 x its CPU if more
+    has_ended: bool = False  # the command
+    is_taken: bool = False  # the job, by another machine
+
+    @property
+    def cwd(self) -> Path:
+        return code.ROOT / "code" / self.job.repo / self.job.cwd
+
+    @property
+    def title(self) -> str:
+        """This attempt, as the marks on the disk name it."""
+        return f"{self.job.name} {self.state.attempt}"
+
+    @property
+    def has_begun(self) -> bool:
+        return BEGAN.exists() and BEGAN.read_text() == self.title
+
+    @property
+    def leads(self) -> bool:
+        return self.rank == 0
+
+    @property
+    def seconds(self) -> float:
+        """Until Google ends this machine; the clock of its kernel began at boot, and a guest later."""
+        began = float(self.facts.attributes.get("berg-since", BOOTED))
+        return self.job.max_seconds - time.clock_gettime(time.CLOCK_BOOTTIME) + began
+
+    def say(self, text: str) -> None:
+        print(f"berg: {text}", flush=True)
+        with contextlib.suppress(OSError), self.log.open("ab") as file:  # the disk may be full
+            file.write(f"[berg] {text}\n".encode())
+
+    def write_state(self, state: str, **changes: Any) -> None:
+        """Write the job's state, on the machine that leads; raise NotMine if another one has it."""
+        if state == STARTING:  # of this attempt
+            self.state.seconds_before = self.state.seconds
+            before = self.state.times.items()
+            self.state.times = {step: at for step, at in before if step == SUBMITTED}
+        self.state = replace(self.state, state=state, **changes)
+        if state not in self.state.times or state == SUBMITTED:
+            self.state.times[state] = jobs.now(self.bucket.time())
+        if not self.leads:
+            return
         try:
-            return attempt.runner.keep(words, folder, variables)
-        finally:
-            installation.remove_container()
-    variables = profile.variables(attempt, with_report(environment(attempt)))
-    noted = start_thread(note_software, attempt)
-    code = attempt.runner.keep([*this.shell, this.cmd], folder, variables)
-    noted.join(NOTING)
-    return code
+            self.generation = jobs.write_state(self.bucket, self.state, self.generation)
+        except Changed:  # maybe by this machine, whose answer was lost
+            last, generation = jobs.read_state(self.bucket, self.job.name)
+            is_ours = (last.machine_id, last.attempt) == (self.facts.id, self.state.attempt)
+            if not is_ours or (last.is_final and last.state != state):
+                raise NotMine("its state was written by someone else") from None
+            self.generation = jobs.write_state(self.bucket, self.state, generation)
+
+    def look(self) -> None:
+        """Raise Over if the job is to end before its command runs."""
+        if ending := look(self):
+            raise EndEarly(ending)
+
+    def watch(self, process: subprocess.Popen[bytes]) -> int:
+        """Wait for a program of the preparation; raise EndEarly if the job is to end meanwhile."""
+        try:
+            while (exit_code := process.poll()) is None:
+                self.look()
+                time.sleep(0.05)
+            return exit_code
+        except EndEarly:
+            process.terminate()
+            raise
 
 
-def wait_for_the_end(attempt: Attempt) -> None:
-    """Wait for the end of the job, or its next attempt, on a devbox or a machine that runs no
-    command.
-    """
-    attempt.say("Ready")
-    if attempt.job.idle_seconds and attempt.leads:
-        end_when_idle(attempt)
-    elif attempt.job.idle_seconds:
-        peers.report_use(attempt.member, attempt.stopping.event.wait)
-    wait_for_next_attempt(attempt)
+# Where machines share a kernel (the embedded cloud), its clock began before this machine.
+BOOTED = time.clock_gettime(time.CLOCK_BOOTTIME) if "GCE_METADATA_HOST" in os.environ else 0.0
 
 
-def wait_for_next_attempt(attempt: Attempt) -> None:
-    """Wait until the job is in another attempt; raise Stopped if it is to end."""
-    while not attempt.is_behind:
-        attempt.stopping.pause(POLL)
-
-
-def end_when_idle(attempt: Attempt) -> None:
-    """Wait until the devbox has been idle for too long, and end it."""
-
-    def warn(left: float) -> None:
-        minutes = max(left / 60, 1)
-        text = (
-            f"berg: this devbox is idle and {ends} itself in {minutes:.0f} minutes, unless it is "
-            f"used. {kept}"
-        )
-        attempt.say(text)
-        usage.tell_terminals(text)
-        if not attempt.member.is_alone:
-            peers.announce(attempt.member, warning=f"{job.clock()} {text}")
-
-    this = attempt.job
-    ending = Ending("SUCCEEDED", f"idle for {plain.span(this.idle_seconds)}", is_chosen=True)
-    ends, kept = "deletes", f"Only {RESULTS} is kept"
-    if this.stops_when_idle:
-        ending = replace(ending, state=STOPPED, is_chosen=False)
-        ends, kept = "stops", "Its disk is kept"
-
-    def is_used_elsewhere() -> bool:
-        return attempt.hosting.is_busy() or peers.others_are_used(attempt.member)
-
-    stopped = attempt.stopping.event.wait
-    if usage.wait_until_idle(this.idle_seconds, stopped, warn, is_used_elsewhere, bool(this.tpu)):
-        attempt.stop(ending)
-
-
-def finish(attempt: Attempt, ending: Ending) -> None:
-    """Upload the last results, write the final state, and delete the machines of the job."""
-    ending = replace(ending, exit_code=shell_exit_code(ending.exit_code))
-    if ending.state == "FAILED":
-        reason = ending.reason + full_disk()
-        if ending.exit_code is not None:  # the command's
-            reason += installation.missing_module(attempt.machine.log, attempt.job.installation)
-        ending = replace(ending, reason=reason)
-    if attempt.machine.box:
-        ending = end_of_box(attempt, ending)
-        attempt.hosting.stop()
-    saving.stop_mirrors(attempt)
+def main() -> None:
+    """Run this machine's job; the exit code tells boot.py what becomes of the machine."""
+    parent = os.getppid()
+    config, facts = know()
+    signal.signal(signal.SIGTERM, lambda *_: SIGNALLED.append(time.monotonic()))
     try:
-        begin_upload(attempt, ending)
-        if attempt.earlier and attempt.begins_here:
-            uploads = saving.of_lost_machine(attempt)
-        else:
-            uploads = saving.save(attempt, ending.reason)
-        attempt.is_saved = uploads.is_whole
-        if not attempt.machine_goes:  # else its last state is written first
-            attempt.hosting.wait()
-        # Once the other machines have uploaded their results.
-        seconds = saving.seconds_for_last_words(attempt)
-        last = attempt.insist(lambda: conclude(attempt, ending, uploads), seconds)
-        if last:
-            attempt.insist(lambda: attempt.states.write(**vars(last)), seconds)
-        else:
-            attempt.insist(attempt.states.flush, seconds)
-    except Ended as error:
-        attempt.hosting.wait()
-        leave(attempt, str(error))
-        return
-    attempt.hosting.wait()
-    release_machines(attempt)
+        run = claim(config, facts)
+        with machines.beating(run):
+            last = sweep(run) if run.job.rows else attempt(run)
+        again = boot.CONTINUES if last.is_loss else boot.AGAIN
+        # A group that makes no machine again is deleted by the machine that waited for the others.
+        has_waited = machines.ends(run) and not run.job.is_devbox
+        over = boot.OVER if has_waited or run.job.returns else boot.CONTINUES
+        exit_code = {SUBMITTED: again, LEFT: boot.LEAVES}.get(last.state, over)
+        is_killed = last.state == "KILLED"
+        if last.then:
+            last.then(run)
+    except NotMine as error:
+        print(f"berg: {error}", flush=True)
+        exit_code, is_killed = boot.OVER, False
+    if "berg-devbox" in facts.attributes and not is_killed:
+        exit_code = boot.STOPS
+    if os.getppid() != parent:  # boot.py is dead, and nobody else would do it
+        boot.delete_machine(exit_code)
+    sys.exit(exit_code)
 
 
-def end_of_box(attempt: Attempt, ending: Ending) -> Ending:
-    """Return how a devbox ends: unless a user chose its end, it stops and keeps its disk; one that
-    Google cannot stop stays on.
+def know() -> tuple[Config, Facts]:
+    """What this machine is, and how it reaches its bucket."""
+    facts = google.retry(Facts.read, METADATA_RETRY)
+    attributes = facts.attributes
+    config = Config(bucket=attributes["berg-bucket"], endpoint=attributes.get("berg-endpoint", ""))
+    config.project = google.retry(lambda: metadata("project/project-id"), METADATA_RETRY)
+    return config, facts
+
+
+def give_up() -> None:
+    """End the job as failed, for the reason that boot.py gives: no worker could. Other machines of a sweep go
+    on, and a devbox goes off.
     """
-    is_usual = ending.state in (STOPPED, "ENDED") or attempt.machine_goes
-    if is_usual or attempt.is_deletion_chosen:
-        return ending
-    ending = replace(ending, reason=f"{ending.reason}; {attempt.machine.way_in()}")
-    if attempt.machine.box == boot.STOPS:
-        ending = replace(ending, state=STOPPED)
-        attempt.stopping.ending = ending  # the next start continues from it
+    config, facts = know()
+    bucket, name, reason = Bucket(config), facts.attributes["berg-job"], sys.argv[1]
+    job = jobs.read_job(bucket, name, facts.attributes["berg-job-sha256"])
+    if job.is_devbox or job.rows or (job.machines > 1 and facts.name != job.machine_names[0]):
+        return
+    if boot.IS_GUEST:
+        (boot.BERG / "unsaved").touch()
+        reason += f". What was not saved stays on {facts.name}: {boot.BERG.parent}/berg_results"
+    state, _ = jobs.read_state(bucket, name)
+    if state.state == SUBMITTED or state.machine_id == facts.id:
+        jobs.conclude(bucket, job, "FAILED", reason)
+
+
+def sweep(run: Run) -> Ending:
+    with every(lambda: LOG, Sender(run, run.log).send, last=True):
+        return rows.work(run)
+
+
+def attempt(run: Run) -> Ending:
+    """Run a job, or a row of a sweep, to its end; the ending that its state has."""
+    mirror = Mirror(
+        str(RESULTS),
+        run.bucket,
+        "berg_results/",
+        own=run.job.results,
+        job=run.job.name,
+        disk=str(run.rank),
+        attempt=run.state.attempt,
+        machines=run.job.machines,
+        first=run.leads,
+        notes=str(HOME / "restored"),
+        stopped=run.command.frozen,
+        cut=run.command.cut,
+    )
+    with every(lambda: LOG, log_and_samples(run), last=True):
+        ending = ending_of(run, mirror)
+        note_ending(run, ending)
+        ending = finish(run, mirror, ending)
+    conclude(run, ending)
     return ending
 
 
-def begin_upload(attempt: Attempt, ending: Ending) -> None:
-    """Write that the job uploads its last results, and tell the other machines of a failure."""
-    # A machine that Google takes needs every second for the results, but what ended stays ended.
-    if attempt.has_ended or not attempt.machine_goes:
-        attempt.states.write(
-            soon=True,
-            state="UPLOADING",
-            ending=ending.state,
-            exit_code=ending.exit_code,
-            reason=ending.reason,
-            missing=0,
-            missing_since="",
-            uploading_since=job.now(),
-        )
-    if not attempt.leads and ending.state != "ENDED":
-        phase = "GONE" if attempt.is_re_created else "FAILED"
-        attempt.insist(lambda: peers.announce(attempt.member, phase=phase, reason=ending.reason), 1)
+def note_ending(run: Run, ending: Ending) -> None:
+    with contextlib.suppress(OSError):  # the disk may be full
+        part = ENDED.with_name("ended.part")
+        part.write_text(json.dumps({"of": run.title, **dataclasses.asdict(ending)}))
+        part.replace(ENDED)
 
 
-def conclude(attempt: Attempt, ending: Ending, uploads: Uploads) -> State:
-    """Wait for the other machines, log how the job ended, and return its last state.
-
-    `uploads` is what this machine uploaded.
-    """
-    learn_why_it_shuts_down(attempt)
-    restart = attempt.restart()
-    others_continue = attempt.leads and restart
-    if not (attempt.member.is_alone or others_continue):
-        ending, uploads = wait_for_others(attempt, ending, uploads)
-    synced_until = attempt.mirrors.results.synced_until or attempt.state.synced_until
-    uploads = replace(uploads, synced_until=synced_until)
-    if attempt.leads:
-        knows_all = attempt.member.is_alone and not attempt.earlier
-        uploads = replace(uploads, elsewhere=attempt.mirrors.results.elsewhere(alone=knows_all))
-    announce_end(attempt, ending, uploads, restart)
-    kept = announce_keeping(attempt, ending, uploads, restart)
-    uploads = replace(uploads, log_is_whole=saving.send_log(attempt))
-    if attempt.leads and attempt.job.has_secret and not attempt.sweep and not restart:
-        attempt.insist(lambda: secret.delete(attempt.bucket.config, attempt.name), 1)
-    last = decide(attempt.state, ending, uploads, restart, job.now())
-    return replace(last, **kept)
-
-
-def announce_keeping(
-    attempt: Attempt, ending: Ending, uploads: Uploads, restart: Restart | None
-) -> dict[str, Any]:
-    """Log until when the machines of a job that ended so are kept, if they are; return the fields
-    of the state.
-
-    Google deletes them at their time limit in any case.
-    """
-    spec, seconds, is_warm = attempt.job.spec, 0.0, False
-    ending = after_uploads(ending, uploads)
-    if ending.state == "FAILED" and spec.keep_failed:
-        left = attempt.job.max_run_seconds - (time.monotonic() - attempt.states.began)
-        seconds = max(min(spec.keep_failed, left), 0)
-    elif ending.state in ("SUCCEEDED", "FAILED") and spec.keep_warm and uploads.are_whole:
-        seconds, is_warm = warm.seconds_left(attempt), True
-    if restart or attempt.machine_goes or not seconds:
-        return {}
-    kept_until = job.after(seconds)
-    if attempt.leads:
-        what = "Warm for another job" if is_warm else "Kept"
-        attempt.say(
-            f"{what} until {kept_until}:  berg {'kill' if is_warm else 'ssh'} {attempt.name}"
-        )
-    return {"kept_until": kept_until, "is_warm": is_warm}
-
-
-def wait_for_others(attempt: Attempt, ending: Ending, uploads: Uploads) -> tuple[Ending, Uploads]:
-    """Tell the other machines what this one uploaded. Wait for their uploads if this one leads,
-    else for the leader's final state; return how the job ended, and what all uploaded.
-    """
-    member = attempt.member
-    if not attempt.leads:  # once all have uploaded, the leader deletes their machines
-        saving.send_log(attempt)
-    uploads = saving.conclude_together(attempt, uploads)
-    sent = saving.how_it_ends(attempt)
-    uploaded = "all" if uploads.is_whole else "part"
-    peers.announce(member, sent=sent, uploaded=uploaded, lost=uploads.lost)
-    if attempt.is_re_created:
-        return ending, uploads
-    if not attempt.leads and not peers.wait_for_end(member, attempt.is_over):
-        # From now on this machine leads.
-        absence = peers.absence(member, peers.first_machine(member))
-        if ending.state == "ENDED":
-            failed = replace(ending, state="FAILED", reason=absence)
-            ending = attempt.earlier_ending() or failed
-    if not attempt.leads:
-        return ending, uploads
-    lost, are_whole = peers.wait_for_uploads(member, functools.partial(saving.note_left, attempt))
-    return ending, replace(uploads, others_lost=lost, others_are_whole=are_whole)
-
-
-def announce_end(
-    attempt: Attempt, ending: Ending, uploads: Uploads, restart: Restart | None
-) -> None:
-    """Log how the job ended, and notify the webhook."""
-    ending = after_uploads(ending, uploads)
-    reason, how = ending.reason, "restarts on another machine"
-    if restart and restart.state == STOPPED:
-        how = "is stopped, and its disk is kept"
-    if restart == TO_FINISH:
-        how = "finishes its upload when the machine is there again"
-    if not restart:
-        reason, how = final_reason(ending, uploads, attempt.state.lost), ending.state
-    if uploads.elsewhere:
-        own = f"berg_results/{attempt.job.results_dir}"
-        attempt.say(f"Results that are not in {own}: {uploads.elsewhere}")
-    if attempt.leads:
-        text = f"Job {attempt.name} {how}"
-        attempt.say(f"{text}: {reason}" if reason else text)
-    if not restart:
-        watchdogs.of_job(attempt, replace(ending, reason=reason))
-
-
-def release_machines(attempt: Attempt) -> None:
-    """Delete the machines of a job that has ended, unless they are kept or take another job."""
-    this, machine = attempt.job, attempt.machine
-    if attempt.sweep:
-        attempt.clear()
-    if attempt.sweep or this.on:
-        return
-    if attempt.state.state == STOPPED:
-        machine.turn_off()
-        return
-    restarts = attempt.state.state == "SUBMITTED" or attempt.restart() is not None
-    if restarts or (attempt.is_re_created and not attempt.state.final):
-        if attempt.stopping.ending in (PREEMPTED, SLOW_NETWORK):
-            delete_soon(machine)
-        return
-    if not this.spec.no_kill:
-        if attempt.state.kept_seconds:
-            keep(attempt)
-        delete_machines(attempt)
-
-
-def keep(attempt: Attempt) -> None:
-    """Keep this machine on for people (--keep-failed), or for another job, which then begins
-    (--keep-warm).
-    """
-    this, state = attempt.job, attempt.state
-    if state.is_warm and warm.has_next(attempt):
-        sys.exit(boot.ANOTHER_JOB)
-    if not state.is_warm:
-        given = variables_of_logins(attempt, not this.spec.secrets_too)
-        logins.equip_shells(given, repo_folder(this) / (this.spec.cwd or ""))
-        attempt.machine.hold(state.kept_seconds)
-
-
-def delete_machines(attempt: Attempt) -> None:
-    """Delete the machines of a job that has ended; keep a devbox unless a user deleted it."""
-    this, machine = attempt.job, attempt.machine
-    if machine.box and not attempt.is_deletion_chosen:
-        machine.keep()
-        return
-    if attempt.leads and this.num_machines > 1 and not this.is_replaced:
-        attempt.insist(lambda: attempt.member.host.delete_peers(this), saving.UNREACHABLE)
-    # The deletion sends SIGTERM, when nothing is left to do.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    machine.insist_on_deletion(functools.partial(watchdogs.of_machine, attempt), is_chosen=True)
-
-
-def leave(attempt: Attempt, why: str) -> None:
-    """Stop without writing the state, which is missing or was written elsewhere; save the results
-    all the same.
-    """
-    attempt.say(why)
-    attempt.runner.end()
-    saving.stop_mirrors(attempt)
-    with contextlib.suppress(Exception):
-        saving.save_alone(attempt, why)
-    if not attempt.sweep:
-        attempt.machine.insist_on_deletion()
-
-
-def take(machine: boot.Machine, sweep: str, before: Attempt | None) -> Attempt | None:
-    """Claim the next job of a sweep that no machine has; None if there is none left."""
-    known = stored_states(machine, sweep)
-    names = list(known)
-    number = int(machine.name.rpartition("-")[2]) % max(len(names), 1)
-    # Machines begin at different jobs, so that few try the same one.
-    for name in names[number:] + names[:number]:
-        if known[name].state != "SUBMITTED":
-            continue
-        attempt = Attempt(name, sweep)
-        try:
-            attempt.read_first_state()
-            if attempt.state.state != "SUBMITTED":
-                continue
-            attempt.claim()
-        except (Ended, NoJob, Damaged):
-            continue
-        (boot.BERG / "job").write_text(name)  # for a worker that comes after one that died
-        if before:
-            attempt.mirrors.results.take_over(before.mirrors.results.manifest)
-        return attempt
+def noted_ending(run: Run) -> Ending | None:
+    """How this attempt ended, as a worker that died noted it."""
+    if ENDED.exists():
+        noted = json.loads(ENDED.read_text())
+        if noted.pop("of") == run.title:
+            return Ending(**noted)
     return None
 
 
-def stored_states(machine: boot.Machine, sweep: str) -> dict[str, State]:
-    """Return the states of a sweep's jobs by their names, without damaged ones."""
-    found = states.of_sweep(Bucket(settings_of(machine)), sweep)
-    return {each.name: each.state for each in found if not each.is_damaged}
+def metadata(path: str) -> str:
+    url = f"http://{boot.HOST}/computeMetadata/v1/{path}"
+    answer = requests.get(url, headers={"Metadata-Flavor": "Google"}, timeout=METADATA_TIMEOUT)
+    if answer.status_code != 200:
+        raise requests.ConnectionError(f"{url}: {answer.status_code}")
+    return str(answer.text)
 
 
-@click.group()
-def main() -> None:
-    """The worker: Berg on its machines.
+def claim(config: Config, facts: Facts) -> Run:
+    """Take the job that this machine was made for; raise NotMine if it is not its to run."""
+    bucket, name = Bucket(config), facts.attributes["berg-job"]
+    job = jobs.read_job(bucket, name, facts.attributes["berg-job-sha256"])
+    rank = job.machine_names.index(facts.name) if job.machines > 1 else 0
+    state, generation = jobs.read_state(bucket, name)
+    if state.is_final or state.id != job.id:
+        raise NotMine(f"the job {name} is {state.state} already")
+    log = log_file(HOME, facts)
+    command = Command(f"{facts.id}-{name}")
+    run = Run(config, bucket, facts, job, state, generation, features.of(job), log, command, rank)
+    with contextlib.suppress(OSError, ValueError):  # a job needs no login
+        machines.open_to_ssh(run)
+    if job.rows:
+        return run
+    if run.leads and state.state != SUBMITTED and state.machine_id != facts.id:
+        if not job.returns:
+            raise NotMine(f"the job {name} runs on {state.machine} in {state.zone}")
+        run.state.attempt += 1  # its machine was taken without a word
+        run.state.times.setdefault(LOST, state.synced_until or state.changed_at)
+        run.say(f"{state.machine} was lost; this is attempt {run.state.attempt}")
+    if not run.leads:
+        machines.enter(run)
+    if not run.has_begun:
+        run.write_state(STARTING, machine=facts.name, machine_id=facts.id, zone=facts.zone)
+        run.say(f"Started on {facts.name} in {facts.zone}")
+    return run
 
-    \b
-    berg-worker run digits-1121-0930-x7k
-    """
-    raise_limits()
-    api.forbidden_passes_until = time.monotonic() + boot.FORBIDDEN_SECONDS
+
+def log_file(folder: Path, facts: Facts) -> Path:
+    """The log of this attempt on this machine, which a worker that is started again goes on with."""
+    folder.mkdir(parents=True, exist_ok=True)
+    began = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    return min(folder.glob("*.log"), default=folder / f"{facts.name}.{began}.log")
 
 
-@main.command(name="run")
-@click.argument("name", metavar="JOB")
-def run_(name: str) -> None:
-    """Run JOB on this machine, then delete the machine.
-
-    \b
-    berg-worker run digits-1121-0930-x7k
-    """
-    become_worker()
-    run(attempt_at(name))
-
-
-def attempt_at(name: str, sweep: str = "") -> Attempt:
-    """Return this machine's attempt at a job; without a job, delete the machine and exit."""
-    attempt = Attempt(name, sweep)
+def ending_of(run: Run, mirror: Mirror) -> Ending:
+    """Prepare the machine and run the command; return how that ended."""
+    if run.has_begun:
+        run.command.kill_leftovers()
+        mirror.take_over(run.job.is_devbox)
+        died = "Berg's worker died while the command ran; the results were saved"
+        died = ": ".join(filter(None, [died, out_of_memory()]))
+        if not run.job.is_devbox:
+            return noted_ending(run) or Ending("FAILED", died)
     try:
-        attempt.read_first_state()
-    except (NoJob, Damaged) as error:
-        if isinstance(error, Damaged) or attempt.marker.exists():
-            leave(attempt, error.message)
+        if run.has_begun:  # a devbox that was off: its disk is as its user left it
+            machines.meet_again(run)
+            for feature in run.features:
+                feature.prepare(run)
         else:
-            attempt.say(error.message)
-            attempt.machine.insist_on_deletion()
-        sys.exit()
-    return attempt
+            prepare(run, mirror)
+        return run_command(run, mirror)
+    except EndEarly as error:
+        return error.ending
+    except install.Failed as error:
+        return Ending("FAILED", str(error), error.code)
+    except NotMine:
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        text = str(error) if isinstance(error, BergError) else f"{type(error).__name__}: {error}"
+        return Ending("FAILED", text)
 
 
-def become_worker() -> None:
-    """Make this process the worker of its machine, on which no command runs now."""
-    if not is_alone():
-        raise BergError("another worker runs on this machine")
-    COMMAND_FILE.unlink(missing_ok=True)
-    if RUNNING.exists():
-        RUNNING.rename(LOST_POWER)
+def prepare(run: Run, mirror: Mirror) -> None:
+    """Bring code and results to this disk, and install; what is there already stays."""
+    run.write_state(INSTALLING)
+    repo = code.check_out(run.bucket, run.job.repo, run.job.code)
+    machines.gather(run, "come")
+    if restored := mirror.restore():
+        run.say(f"Restored {restored} files of gs://{run.config.bucket}/berg_results/")
+    for folder in (RESULTS / run.job.results, code.ROOT / "data", code.ROOT / "scratch"):
+        folder.mkdir(parents=True, exist_ok=True)
+    if run.leads:
+        (RESULTS / run.job.results / RECORD).write_bytes(run.job.content())
+    run.look()
+    for feature in run.features:
+        feature.prepare(run)
+    try:
+        install.run(run, repo)
+    except install.Failed as error:
+        if not run.job.is_devbox:
+            raise
+        run.say(f"{error}. Go on by hand: berg ssh {run.job.name}")
+    machines.gather(run, "ready")
+    machines.introduce(run)
+    run.look()
 
 
-@main.command()
-@click.argument("name", metavar="SWEEP")
-def sweep(name: str) -> None:
-    """Run the jobs of SWEEP that are left, one after another, then delete the machine.
+def run_command(run: Run, mirror: Mirror) -> Ending:
+    """Run the command, or nothing on a devbox, until it ends or is to end."""
+    job, command = run.job, run.command
+    run.variables = {
+        "BERG_JOB": job.name.partition("/")[0],
+        "BERG_BUCKET": run.config.bucket,
+        "BERG_REPO_DIR": str(code.ROOT / "code" / job.repo),
+        "BERG_RESULTS_DIR": str(RESULTS / job.results),
+        "BERG_DATA_DIR": str(code.ROOT / "data"),
+        "BERG_SCRATCH_DIR": str(code.ROOT / "scratch"),
+        "BERG_ROW": job.name.partition("/")[2],
+        "BERG_ATTEMPT": str(run.state.attempt),
+        "BERG_NUM_GPUS": str(job.gpus),
+        "PYTHONUNBUFFERED": "1",
+        "USER": "root",
+        "LOGNAME": "root",
+        **machines.variables(run),
+        **install.variables(run.cwd),
+        **job.env,
+    }
+    machines.write_mpi(run)
+    machines.write_login(run)
+    link_results(run)
+    waits = job.is_devbox or (run.rank > 0 and not job.each)
+    run.words = ["sleep", "infinity"] if waits else ["bash", "-o", "pipefail", "-c", job.cmd]
+    with ExitStack() as stack:
+        for feature in run.features:
+            stack.enter_context(feature.around(run))
+        run.look()
+        BEGAN.write_text(run.title)
+        KILLS.write_text(str(memory_kills()))
+        run.write_state(RUNNING)
+        machines.tell(run, "running")
+        run.say("Ready for berg ssh" if waits else f"Running: {job.cmd}")
+        kept = {key: text for key, text in os.environ.items() if not key.startswith("PYTHON")}
+        command.start(run.words, run.cwd, {**kept, **run.variables}, run.log)
+        try:
+            with every(lambda: pause(run, mirror), lambda: make_pass(run, mirror)):
+                while (exit_code := command.poll()) is None:
+                    if not run.ending and (ending := look(run)):
+                        run.ending = ending
+                        run.say(f"Stopping: {ending.reason}")
+                        command.ask_to_end(ending.grace)
+                    command.kill_late()
+                    time.sleep(0.05)
+                run.has_ended = True
+                mirror.give_up()
+        finally:
+            if left := command.end_leftovers():
+                run.say(f"Ended {left} processes that the command left running")
+    if job.is_devbox and run.ending:
+        return run.ending
+    if run.ending:
+        return replace(run.ending, exit_code=run.ending.exit_code or exit_code)
+    if exit_code:
+        return Ending("FAILED", reason_of(run, exit_code), exit_code, seconds=run.seconds)
+    return Ending("SUCCEEDED", "", 0, seconds=run.seconds)
 
-    \b
-    berg-worker sweep lr-1121-0930-x7k
+
+def link_results(run: Run) -> None:
+    """Let a relative berg_results/… of the command lead to the results, unless the repository has such
+    a folder.
     """
-    become_worker()
-    attempt, machine = None, boot.this_machine()
-    while attempt := take(machine, name, attempt):
-        run(attempt)
-        if attempt.machine_goes:
-            delete_soon(machine)
-            return
-    machine.say(f"No job of {name} is left")
-    known = stored_states(machine, name)
-    has_secrets = any(state.job.secrets for state in known.values())
-    if has_secrets and all(state.final for state in known.values()):
-        watchdogs.of_sweep(settings_of(machine), name, known, machine.say)
-    machine.insist_on_deletion()
-
-
-@main.command()
-def image() -> None:
-    """Prepare this machine's disk for an image of it.
-
-    \b
-    berg-worker image
-    """
-    installation.prepare_image(boot.this_machine())
-
-
-@main.command()
-@click.argument("name", metavar="JOB")
-@click.argument("reason")
-@click.argument("sweep", default="")
-def salvage(name: str, reason: str, sweep: str) -> None:
-    """Save the results of JOB after its worker died, and record why it failed."""
-    with contextlib.suppress(FileNotFoundError, ValueError):
-        end_group(int(COMMAND_FILE.read_text()), GRACE, ENDING_FILE)
-        installation.remove_container()
-    RUNNING.unlink(missing_ok=True)  # what the command had open was noted as it was ended
-    attempt = attempt_at(name, sweep)
-    state = attempt.state
-    if state.final:
-        if not sweep:
-            attempt.machine.insist_on_deletion()
+    if f"{RESULTS.name}/" not in run.job.cmd.replace(f"{RESULTS}/", ""):
         return
-    with contextlib.suppress(BergError):
-        saving.read_job(attempt)
-        attempt.member.node = peers.describe(attempt.member)
-        attempt.mirrors.results.journal.machine = str(attempt.member.node.rank)
-    attempt.mirrors.results.is_halfway = attempt.is_blank or attempt.lost_power
-    with contextlib.suppress(Exception):
-        watchdogs.read_secrets(attempt)
-    if not attempt.member.is_alone:
-        start_thread(peers.heartbeat, attempt.member)
-    ending = attempt.earlier_ending() or Ending("FAILED", reason, state.exit_code)
-    if ending.state == STOPPED:
-        attempt.stopping.request(ending)
-    finish(attempt, ending)
+    link, git = run.cwd / RESULTS.name, code.ROOT / "code" / run.job.repo / ".git"
+    with contextlib.suppress(OSError):  # the disk may be full
+        if not os.path.lexists(link):
+            link.symlink_to(RESULTS)
+            with (git / "info/exclude").open("a") as file:  # it is no change of the user's
+                file.write(f"/{link.relative_to(git.parent)}\n")
+
+
+def memory_kills() -> int:
+    """How many processes the kernel has killed for want of memory."""
+    rows = dict(row.split() for row in Path("/proc/vmstat").read_text().splitlines())
+    return int(rows.get("oom_kill", 0))
+
+
+def out_of_memory() -> str:
+    """What to say if the kernel has killed a process for want of memory since the command began."""
+    if not KILLS.exists() or memory_kills() <= int(KILLS.read_text()):
+        return ""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
+    return f"the kernel ended a process, as the machine's {memory:.0f} GB of memory were used up"
+
+
+def reason_of(run: Run, exit_code: int) -> str:
+    """The exit code, and what failed in the command's own words."""
+    with run.log.open("rb") as file:
+        file.seek(max(0, run.log.stat().st_size - 20_000))
+        said = reasons.of_command(file.read().decode(errors="replace"))
+    return ": ".join(filter(None, [f"exit code {exit_code}", out_of_memory() or said]))
+
+
+def make_pass(run: Run, mirror: Mirror) -> None:
+    """Send the results as they are now; say in the state how new what the bucket has is."""
+    number = 0
+    if run.job.machines > 1:
+        number = machines.tick(run)
+        at = number * machines.TICK + machines.SKEW * (run.rank > 0)
+        while (seconds := at - run.bucket.time()) > 0:
+            if run.has_ended:
+                return
+            time.sleep(min(seconds, 0.2))
+    began, cpu = time.monotonic(), time.process_time()
+    mirror.sync(number)
+    run.pass_seconds = max(time.monotonic() - began, 3 * (time.process_time() - cpu))
+    synced = jobs.now(mirror.at_ns / 1e9 + run.bucket.offset) if mirror.at_ns else ""
+    if run.leads and synced and not run.ending and time.monotonic() > run.next_state:
+        run.next_state = time.monotonic() + STATE
+        try:
+            run.write_state(RUNNING, synced_until=synced)
+        except NotMine:
+            run.is_taken = True
+
+
+def pause(run: Run, mirror: Mirror) -> float:
+    """Seconds until the next pass: few after one without a whole moment."""
+    if run.job.machines > 1:
+        return 0
+    return AGAIN if mirror.waiting_since else PASS
+
+
+def look(run: Run) -> Ending | None:
+    """Why the job is to end: a user, Google, the time, another machine or a feature says so."""
+    if run.is_taken:
+        return Ending("KILLED", "another machine goes on with it", is_firm=True)
+    looks: list[Callable[[Run], Ending | None]] = [killed_or_taken, out_of_time, machines.look]
+    for each in (*looks, *(feature.look for feature in run.features)):
+        if ending := each(run):
+            return ending
+    return None
+
+
+def killed_or_taken(run: Run) -> Ending | None:
+    """A user's `berg kill`, a preemption, or a shutdown from outside, as the metadata tell it."""
+    if time.monotonic() < run.next_word and not SIGNALLED:
+        return None
+    run.next_word = time.monotonic() + LOOK
+    facts = None
+    with contextlib.suppress(requests.RequestException, ValueError, KeyError):
+        facts = Facts.read()
+    words, is_loss = facts.attributes if facts else {}, run.job.returns
+    name, _, number = run.job.name.partition("/")
+    for word in (name, number or name, run.job.id):
+        if user := words.get(f"berg-kill-{word}"):
+            return Ending("KILLED", f"killed by {user}", is_firm=True)
+    off = STOPPED if run.job.is_devbox else ""
+    if words.get("berg-stop", "") not in ("", run.facts.attributes.get("berg-stop")):  # a new one
+        return Ending(off or "KILLED", f"stopped by {words['berg-stop']}", is_firm=True)
+    if facts and facts.preempted:
+        return Ending(off or "LOST", "Google took the machine", None, TAKEN_GRACE, TAKEN, is_loss)
+    if SIGNALLED:
+        reason = "the machine was shut down"
+        return Ending(off or "KILLED", reason, None, TAKEN_GRACE, TAKEN, is_loss)
+    return None
+
+
+def out_of_time(run: Run) -> Ending | None:
+    reserve = min(SAVING, run.job.max_seconds / 5)
+    if run.seconds > reserve + min(GRACE, run.job.max_seconds / 10):
+        return None
+    reason = "it reached its time limit (--max-hours)"
+    if run.state.state in (STARTING, INSTALLING):
+        reason += f" while it was {run.state.state}"
+    state = STOPPED if run.job.is_devbox else "FAILED"
+    return Ending(state, reason, seconds=reserve, is_firm=True)
+
+
+def finish(run: Run, mirror: Mirror, ending: Ending) -> Ending:
+    """Send the last results, and hear of the other machines; return the ending that is written."""
+    machines.tell(run, "ended", **machines.outcome(ending))
+    with contextlib.suppress(NotMine):
+        run.write_state(UPLOADING)
+    save_commits(run)
+    number = machines.tick(run) if run.job.machines > 1 else 0
+    most = max(run.seconds - 10, 10)
+    missing = mirror.finish(min(ending.seconds, SAVING, most), number, min(ending.seconds, most))
+    for path, reason in [*missing.items()][:20]:
+        run.say(f"Not saved as it is: {path or 'the results'}: {reason}")
+    run.state.missing = dict([*missing.items()][:100])
+    if "" in missing and ending.state == "SUCCEEDED":
+        reason = f"results are not in the bucket: {missing['']}"
+        ending = replace(ending, state="FAILED", reason=reason)
+    if run.seconds > SAVING and not ending.is_loss and not SIGNALLED:
+        for folder, about in written_elsewhere(run, ELSEWHERE)[:10]:
+            run.say(f"Not saved, as it is outside of the results: {folder}: {about}")
+            run.state.missing[f"{folder}/"] = f"outside of the results, {about}"
+    ending = machines.join(run, ending)
+    if machines.ends(run):
+        machines.delete_lost(run)
+    for feature in reversed(run.features):
+        ending = feature.ended(run, ending)
+    run.say(f"Job {run.job.name} {ending.state} {ending.reason}".rstrip())
+    return ending
+
+
+def save_commits(run: Run) -> None:
+    """Put the commits that the command made into its results."""
+    repo, name = code.ROOT / "code" / run.job.repo, code.SAVED
+    name = name if run.leads else f"{run.rank}-{name}"
+    if run.has_begun and (repo / ".git").exists():
+        with contextlib.suppress(BergError):
+            sent, target = str(run.job.code["commit"]), RESULTS / run.job.results / name
+            if saved := code.save_commits(repo, sent, target):
+                run.say(f"{saved} are saved in {name}. After berg fetch: git fetch {name} '*:*'")
+
+
+def written_elsewhere(
+    run: Run, places: Sequence[str], seconds: float = SEARCH
+) -> list[tuple[str, str]]:
+    """Folders with files that the command wrote and the bucket has not, and how much that is.
+
+    They go with the machine, and the next attempt does not find them. The largest folders come
+    first. The checkout and each of `places` are searched for some seconds.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    if not run.has_begun:
+        return []
+    since = BEGAN.stat().st_mtime
+    repo = code.ROOT / "code" / run.job.repo
+    # Saved, searched as a place of its own, or there already.
+    skipped = {str(HOME), str(RESULTS), str(repo), run.variables.get("BERG_SCRATCH_DIR", "")}
+    skipped.add(str(code.ROOT / "berg"))
+    for top in [repo, *map(Path, places)]:
+        end = time.monotonic() + seconds
+        for folder, names, files in os.walk(top):
+            names[:] = [n for n in names if n not in NO_WORK and f"{folder}/{n}" not in skipped]
+            group = str(Path(top, *Path(folder).relative_to(top).parts[:1]))
+            for name in files:
+                with contextlib.suppress(OSError):
+                    about = os.lstat(f"{folder}/{name}")
+                    if about.st_ctime > since and stat.S_ISREG(about.st_mode):
+                        count, size = found.get(group, (0, 0))
+                        found[group] = count + 1, size + about.st_size
+            if time.monotonic() > end:
+                break
+    return [
+        (folder, f"{count} files, {size / 1e6:.1f} MB")
+        for folder, (count, size) in sorted(found.items(), key=lambda item: -item[1][1])
+        if size > SMALL or not folder.startswith("/tmp")
+    ]
+
+
+def conclude(run: Run, ending: Ending) -> None:
+    """Write the last state, when all bytes are in the bucket: then nothing needs this machine."""
+    attempt = run.state.attempt + (ending.state == SUBMITTED)
+    changes = {"reason": ending.reason, "exit_code": ending.exit_code, "attempt": attempt}
+    run.write_state(ending.state, **changes)
+    if machines.ends(run) and not run.leads:
+        jobs.conclude(run.bucket, run.job, ending.state, ending.reason, ending.exit_code)
+
+
+def log_and_samples(run: Run) -> Callable[[], None]:
+    """What sends the log of a job, and samples of how busy this machine is."""
+    samples = run.log.with_suffix(usage.ENDING)
+    sampler = usage.Sampler(samples, run.command.spared)
+    senders = [Sender(run, run.log), Sender(run, samples)]
+
+    def step() -> None:
+        sampler.look()
+        for sender in senders:
+            sender.send()
+
+    return step
+
+
+class Sender:
+    """Sends what is new of a file that grows, to the job's logs."""
+
+    def __init__(self, run: Run, file: Path):
+        self.run, self.file, self.name = run, file, f"{jobs.log_prefix(run.job.name)}{file.name}"
+        self.sent = self.generation = 0
+
+    def send(self) -> None:
+        if not self.file.exists():
+            return
+        with self.file.open("rb") as file:
+            while True:
+                file.seek(self.sent)
+                if not (piece := file.read(PIECE)):
+                    return
+                try:
+                    made = self.append(piece)
+                except Changed:  # an earlier try whose answer was lost, or a worker that died
+                    present = self.run.bucket.get(self.name)
+                    if not present or checksum(file, 0, present.size) != present.crc:
+                        raise
+                    made = present
+                self.sent, self.generation = made.size, made.generation
+
+    def append(self, piece: bytes) -> Object:
+        """Append a piece to the object; return what it is then."""
+        bucket = self.run.bucket
+        if not self.generation:
+            return bucket.write(self.name, piece, 0)
+        part = bucket.write(f"{jobs.parts_prefix(self.run.job.name)}log-{self.run.rank}", piece)
+        return bucket.extend(self.name, self.generation, part, {})
+
+
+@contextlib.contextmanager
+def every(
+    seconds: Callable[[], float], step: Callable[[], Any], last: bool = False
+) -> Iterator[None]:
+    """Call `step` again and again in a thread meanwhile, and with `last` once more. Errors are printed,
+    and end nothing, but NotMine.
+    """
+    over = threading.Event()
+
+    def repeat() -> None:
+        while not over.is_set():
+            began = time.process_time()
+            try_it()
+            # A step that takes much CPU, of a folder with many files, makes its pause longer.
+            wait = seconds()
+            over.wait(wait and max(wait, 2 * (time.process_time() - began)))
+        if last:
+            try_it()
+
+    def try_it() -> None:
+        try:
+            step()
+        except NotMine:
+            over.set()
+        except Exception:
+            with contextlib.suppress(OSError):  # the disk may be full
+                traceback.print_exc()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,15 +1,8 @@
-"""A stand-in for gcsfuse, which the install script of a repo brings to machines.
-
-It takes the flags that gcsfuse 3 has and no others, with values of their types, and shows the
-objects as they are when it mounts, read only. Where a host has gcsfuse and /dev/fuse that one runs.
+"""A stand-in for gcsfuse 3, where /dev/fuse is not for tests: it takes its flags and no others, and shows
+the objects as they are when it mounts, read only.
 """
 
-import json
-import shutil
-import subprocess
 from pathlib import Path
-
-from conftest import commit
 
 PROGRAM = r"""#!/usr/bin/env python3
 import json, os, re, subprocess, sys, urllib.parse, urllib.request
@@ -71,39 +64,10 @@ for item in listed.get("items", []):
     file.write_bytes(get(base + "/" + urllib.parse.quote(item["name"], safe="") + "?alt=media", **bearer))
 subprocess.run(["mount", "-o", "remount," + flags["o"], point], check=True)
 """
-INSTALL = """folder=$(echo "$PATH" | tr : "\\n" | grep -m 1 usr/local/sbin)  # the machine's own programs
-cp gcsfuse "$folder"
-"""
+INSTALL = "cp gcsfuse /usr/local/sbin/"
 
 
-LAUNCHER = r"""#include <stdlib.h>
-#include <unistd.h>
-int main(int count, char **words) {
-    char **all = calloc(count + 3, sizeof *all);
-    all[0] = "python3"; all[1] = "-c"; all[2] = PROGRAM;
-    for (int i = 1; i < count; i++) all[i + 2] = words[i];
-    return execvp("python3", all);
-}
-"""
-
-
-def build(folder: Path) -> Path:
-    """Make a program of it for Linux on x86-64, as gcsfuse is one."""
-    text = f"#define PROGRAM {json.dumps(PROGRAM)}\n{LAUNCHER}"
-    words = ["gcc", "-x", "c", "-o", str(folder / "gcsfuse"), "-"]
-    subprocess.run(words, input=text, text=True, check=True)
-    return folder / "gcsfuse"
-
-
-def is_here() -> bool:
-    """Whether this host has gcsfuse and lets it mount."""
-    return Path("/dev/fuse").exists() and shutil.which("gcsfuse") is not None
-
-
-def bring(repo: Path) -> list[str]:
-    """Put it into a repo; returns options for `berg run`."""
-    (repo / "gcsfuse").write_text(PROGRAM)
-    (repo / "gcsfuse").chmod(0o755)
-    (repo / "install.sh").write_text(INSTALL)
-    commit(repo)
-    return ["-g", "0", "--install-script", "install.sh"]
+def bring(project: Path) -> None:
+    """Put it into a repository, whose machines get it with `--install INSTALL`."""
+    (project / "gcsfuse").write_text(PROGRAM)
+    (project / "gcsfuse").chmod(0o755)

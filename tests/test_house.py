@@ -1,170 +1,118 @@
-"""The house: which folder may import from which, and that no modules import each other in a circle."""
+"""The house: the core names no feature and no client, and modules import each other in one direction."""
 
 import ast
-import re
-from functools import cache
-from graphlib import CycleError, TopologicalSorter
+import subprocess
+import sys
 from pathlib import Path
 
-import pytest
+import click
 
-BERG = Path(__file__).parent.parent / "berg"
-LOCALCLOUD = BERG.parent / "localcloud/src"
-# Room -> what stands in it; a folder is a room, and so are these modules beside the folders.
-ROOMS = {
-    "berg": {"__init__", "plain"},
-    "contract": {
-        "config",
-        "job",
-        "validation",
-        "computer",
-        "spec",
-    },
-    "states": {"states"},
-    "plan": {"plan"},
-    "places": {"gce", "places"},
-    "api": {"api"},
-    "worker": {"worker"},
-    "cli": {"cli", "__main__"},
-}
-# Room -> the rooms below it, from which it may import.
-BELOW = {
-    "berg": set(),
-    "contract": {"berg"},
-    "google": {"berg", "contract"},
-    "states": {"berg", "contract", "google"},
-    "code": {"berg", "contract"},
-    "plan": {"berg", "contract", "google", "states", "code"},
-    "gke": {"berg", "contract", "google", "plan"},
-    "places": {"berg", "contract", "google", "code", "plan", "gke"},
-    "laptop": {"berg", "contract", "google", "states", "code", "plan", "gke", "places"},
-    "api": {"berg", "contract", "google", "states", "plan", "laptop"},
-    "watch": {"berg", "contract", "google", "states", "code", "plan", "places", "laptop"},
-    "commands": {
-        "berg",
-        "contract",
-        "google",
-        "states",
-        "code",
-        "plan",
-        "gke",
-        "places",
-        "laptop",
-        "watch",
-    },
-    "cli": {"berg", "contract", "google", "plan", "laptop", "commands"},
-    "machine": {"berg", "contract", "google", "states", "code", "gke"},
-    "worker": {"berg", "contract", "google", "states", "code", "machine"},
-}
-# The embedded cloud is started and looked after from outside, as a program is; nothing of it is
-# used otherwise.
-CONTROL = "localcloud.control"
-STARTS_IT = {"berg.config"}
+import berg
+from berg import clients, features
+from berg.cli import COMMANDS, cli
+
+FOLDER = Path(berg.__file__).parent
+CORE = sorted(FOLDER.glob("*.py"))
 
 
-def module_of(path: Path) -> str:
-    return ".".join(path.relative_to(BERG.parent).with_suffix("").parts).removesuffix(".__init__")
-
-
-MODULES = {module_of(path): path for path in sorted(BERG.rglob("*.py"))}
-
-
-def room_of(module: str) -> str:
-    _, first, *rest = f"{module}.__init__".split(".")
-    if rest and first in BELOW:
-        return first
-    found = [room for room, names in ROOMS.items() if first in names]
-    assert found, (
-        f"berg/{first}.py belongs in a folder: what runs on machines to machine/, a service of Google's to google/, a "
-        "command to commands/. A new verb or place of its own stands in ROOMS of this test, and in CONTRIBUTING.md"
-    )
-    return found[0]
-
-
-@cache
-def imports(module: str) -> dict[str, int]:
-    """Modules of berg's that a module imports anywhere in it, also for types, and in which line."""
-    found = {}
-    for name, line in imported_names(MODULES[module]):
-        while name not in MODULES and "." in name:
-            name = name.rpartition(".")[0]
-        if name.partition(".")[0] == "berg" and name != module:
-            found[name] = line
+def imports(file: Path, is_at_the_top: bool) -> set[str]:
+    """Modules of berg that a file imports, as berg.x.y; at the top alone, or anywhere."""
+    tree = ast.parse(file.read_text())
+    nodes = tree.body if is_at_the_top else [*ast.walk(tree)]
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "berg":
+            base = str(node.module)
+            inner = {f"{base}.{alias.name}" for alias in node.names}
+            found |= {each for each in inner if is_module(each)} or {base}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name.split(".")[0] == "berg"}
     return found
 
 
-@cache
-def imported_names(path: Path) -> list[tuple[str, int]]:
-    """Every name that a file imports anywhere in it, and in which line."""
-    found = []
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found += [(alias.name, node.lineno) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert not node.level, f"{path} imports relatively; this house writes whole names"
-            found += [(f"{node.module}.{alias.name}", node.lineno) for alias in node.names]
-    return found
+def is_module(name: str) -> bool:
+    place = FOLDER.parent.joinpath(*name.split("."))
+    return place.with_suffix(".py").exists() or (place / "__init__.py").exists()
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_a_module_imports_only_from_below_its_room(module):
-    room = room_of(module)
-    for imported, line in imports(module).items():
-        there = room_of(imported)
-        allowed = there == room or there in BELOW[room]
-        assert allowed, (
-            f"{MODULES[module].relative_to(BERG.parent)}:{line} imports {imported}. The room {room!r} stands on "
-            f"{sorted(BELOW[room])} alone: move what both need down there, or hand it over as an argument"
-        )
+def test_the_core_imports_no_feature_and_no_client() -> None:
+    wrong = {
+        (file.name, name)
+        for file in CORE
+        for name in imports(file, is_at_the_top=False)
+        if name.count(".") > 1 and file.name != "__init__.py"  # which offers berg.run to programs
+    }
+    assert not wrong
 
 
-def test_the_embedded_cloud_and_berg_meet_at_one_door():
-    for path in LOCALCLOUD.rglob("*.py"):
-        strays = [name for name, _ in imported_names(path) if name.partition(".")[0] == "berg"]
-        assert not strays, f"{path} imports {strays}: the embedded cloud imports nothing of berg's"
-    for module, path in MODULES.items():
-        used = [name for name, _ in imported_names(path) if name.partition(".")[0] == "localcloud"]
-        allowed = module in STARTS_IT and all(f"{name}.".startswith(f"{CONTROL}.") for name in used)
-        assert not used or allowed, (
-            f"{path} imports {used}: only {CONTROL} is a door, and only for {sorted(STARTS_IT)}"
-        )
+def test_the_core_names_no_feature() -> None:
+    wrong = [
+        (file.name, name)
+        for file in CORE
+        for name in features.ALL
+        if name
+        in {node.id for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Name)}
+    ]
+    assert not wrong
 
 
-def test_no_modules_import_each_other_in_a_circle():
-    packages = {module for module, path in MODULES.items() if path.name == "__init__.py"}
-    graph = {module: imports(module).keys() - packages for module in MODULES}
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        pytest.fail(f"these import each other: {' <- '.join(error.args[1])}")
+def test_features_and_clients_are_all_in_their_lists() -> None:
+    own = {file.stem for file in (FOLDER / "features").glob("*.py")} - {"__init__"}
+    own |= {file.parent.name for file in (FOLDER / "features").glob("*/__init__.py")}
+    commands = {module.partition(".")[0] for module, _ in features.COMMANDS.values()}
+    assert own == {*features.ALL.values()} | commands
+    modules = {module for module, _ in clients.COMMANDS.values()}
+    assert modules <= {file.stem for file in (FOLDER / "clients").iterdir()}
 
 
-def test_a_stray_module_is_told_where_it_belongs():
-    with pytest.raises(AssertionError, match=r"berg/utils\.py belongs in a folder"):
-        room_of("berg.utils")
-    assert (
-        room_of("berg.machine.boot") == "machine"
-        and room_of("berg.gce") == "places"
-        and room_of("berg") == "berg"
+def test_no_feature_imports_a_client() -> None:
+    for file in (FOLDER / "features").glob("*.py"):
+        assert not [
+            n for n in imports(file, is_at_the_top=False) if n.startswith("berg.clients")
+        ], file
+
+
+def test_imports_at_the_top_have_no_circle() -> None:
+    graph = {
+        "berg." + ".".join(file.relative_to(FOLDER).with_suffix("").parts): imports(file, True)
+        for file in FOLDER.rglob("*.py")
+        if file.name != "__init__.py"
+    }
+    done: set[str] = set()
+
+    def visit(name: str, above: tuple[str, ...]) -> None:
+        assert name not in above, " -> ".join([*above, name])
+        if name not in done:
+            for other in graph.get(name, ()):
+                visit(other, (*above, name))
+            done.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+def test_help_imports_no_command() -> None:
+    program = (
+        "import sys; from berg.cli import COMMANDS, cli; cli.main(['--help'], standalone_mode=False);"
+        "print(sorted(sys.modules.keys() & {f'berg.{each}' for each in COMMANDS.values()}))"
     )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert said.stdout.endswith("\n[]\n"), said.stdout + said.stderr
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_what_is_printed_goes_through_one_door(name):
-    """plain.py takes out of it what would steer a terminal; machines print to their own logs."""
-    if room_of(name) in ("berg", "machine", "worker"):
-        return
-    text = MODULES[name].read_text()
-    assert "click.echo" not in text and "click.secho" not in text and "sys.stdout.write" not in text
+def test_each_command_has_a_module_and_a_help() -> None:
+    for name in COMMANDS:
+        command = cli.get_command(click.Context(cli), name)
+        assert command and command.help, name
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_git_and_python_start_by_one_door(name):
-    """Else they would obey the folder that a person is in; machines are the job's own."""
-    if room_of(name) in ("machine", "worker"):
-        return
-    text = MODULES[name].read_text()
-    assert name == "berg.code.git" or not re.search(r"gitpython\.(Git|Repo)\b", text)
-    assert not re.search(r"sys\.executable,\s*\"-[mc]\"", text), "see computer.python"
-    starts = re.findall(r"(?:run|Popen|call)\(\s*\[\s*\"git\"", text)
-    assert not starts, "see berg/code/git.py"
+def test_the_startup_script_runs_with_what_an_old_image_has() -> None:
+    """Python 3.8 and its standard library; Google takes 256 kB."""
+    text = (FOLDER / "boot.py").read_text()
+    tree = ast.parse(text, feature_version=(3, 8))
+    found = {
+        name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names
+    }
+    found |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert {name.partition(".")[0] for name in found} <= {*sys.stdlib_module_names}
+    assert len(text) < 200_000

@@ -80,12 +80,12 @@ def parser() -> argparse.ArgumentParser:
 def print_token(folder: Path) -> int:
     if not (folder / "tokens.json").exists():
         return fail(f"{folder} has no embedded cloud yet: start it first")
-    print(guide.access_token(folder))  # noqa: T201
+    print(guide.access_token(folder))
     return 0
 
 
 def fail(message: str) -> int:
-    print(message, file=sys.stderr)  # noqa: T201
+    print(message, file=sys.stderr)
     return 1
 
 

@@ -94,7 +94,7 @@ async def listen_until_told(cloud: Cloud, options: argparse.Namespace) -> None:
     write_json(cloud.folder / "server.json", {"pid": os.getpid(), "port": cloud.port})
     log.info("listening on 127.0.0.1:%d, state in %s", cloud.port, cloud.folder)
     if not options.quiet:
-        print(guide.how_to_use(cloud.folder, cloud.port, options.project), flush=True)  # noqa: T201
+        print(guide.how_to_use(cloud.folder, cloud.port, options.project), flush=True)
     message = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, message.set)

@@ -40,7 +40,7 @@ def main(words: list[str]) -> int:
 
 
 def fail(why: str) -> int:
-    print(f"ERROR: {why}", file=sys.stderr)  # noqa: T201
+    print(f"ERROR: {why}", file=sys.stderr)
     return 1
 
 
@@ -72,7 +72,7 @@ def create(words: list[str]) -> int:
     (BUILDX / options.name).touch()
     if options.use:
         (BUILDX / "current").write_text(options.name)
-    print(options.name, flush=True)  # noqa: T201
+    print(options.name, flush=True)
     return 0
 
 

@@ -43,7 +43,7 @@ def main() -> None:
     os.chdir(workdir)
     program = shutil.which(command[0])
     if program is None:
-        print(f'exec: "{command[0]}": executable file not found in $PATH', file=sys.stderr)  # noqa: T201
+        print(f'exec: "{command[0]}": executable file not found in $PATH', file=sys.stderr)
         sys.exit(NOT_FOUND)
     main_process = os.fork() if namespace == "shared" else 0
     if not main_process:
@@ -54,7 +54,7 @@ def main() -> None:
         try:
             os.execv(program, command)
         except OSError as error:
-            print(f"exec {program}: {(error.strerror or '').lower()}", file=sys.stderr)  # noqa: T201
+            print(f"exec {program}: {(error.strerror or '').lower()}", file=sys.stderr)
             sys.exit(NOT_STARTED)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # it goes with its pod, and not before

@@ -1,3 +1,0 @@
-from berg.cli import main
-
-main()

@@ -1,1 +1,0 @@
-"""The working tree as a commit: taken, sent, restored, pushed; and berg itself as a wheel."""

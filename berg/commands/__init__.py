@@ -1,1 +1,0 @@
-"""One thin function per command, and what they print."""

@@ -1,1 +1,0 @@
-"""Kubernetes on Google Cloud (GKE): clusters, pods and what they need."""

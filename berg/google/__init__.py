@@ -1,1 +1,0 @@
-"""Google's services behind plain functions."""

@@ -1,1 +1,0 @@
-"""What a job's own programs find on python's path: `import berg`, for berg.report."""

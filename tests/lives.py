@@ -1,0 +1,255 @@
+"""Lives of results: a random program writes beside a mirror, both end in some way, and what the next
+machine restores is judged by the program's own history.
+
+    python tests/lives.py COUNT [SEED]      prints a line for each, and how old what came back was
+
+The program and the judge are those of the acceptance suite. A life takes some ten seconds.
+"""
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from berg.bucket import Bucket, Changed
+from berg.command import open_for_writing, stop
+from berg.config import Config
+from berg.results import Mirror
+from localcloud import control
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from accept import judge, writer
+
+CUTS = ["power", "power", "notice", "notice", "worker"]
+
+
+@dataclass
+class Lab:
+    """An embedded cloud with a bucket."""
+
+    folder: Path
+    port: int = 0
+
+    @property
+    def config(self) -> Config:
+        return Config(
+            project="berg-local",
+            bucket="lives",
+            endpoint=f"http://127.0.0.1:{self.port}",
+            credentials_file=str(self.folder / "credentials.json"),
+        )
+
+    def __enter__(self) -> "Lab":
+        self.port = control.start(self.folder)
+        client = Bucket(self.config).client.client
+        if not client.lookup_bucket("lives"):
+            client.create_bucket("lives")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        control.reset(self.folder)
+
+    def mirror(self, folder: Path, job: str, **given: Any) -> Mirror:
+        return Mirror(
+            str(folder),
+            Bucket(self.config),
+            "berg_results/",
+            own=job,
+            job=job,
+            notes=f"{folder}.notes",
+            **{"disk": "0", **given},
+        )
+
+
+@dataclass
+class Life:
+    """What became of one program on its machines."""
+
+    wrong: str
+    age: float  # seconds that what came back is older than the end
+    ages: list[float]  # the same of restores in the middle of it: as if the power was cut then
+    text: str
+
+
+def start_mirror(
+    lab: Lab, folder: Path, job: str, rank: int, machines: int, start: list[str]
+) -> Any:
+    """`serve` in a process of its own: obstore's threads do not survive a fork."""
+    words = [str(lab.folder), str(lab.port), str(folder), job, str(rank), str(machines), *start]
+    return subprocess.Popen([sys.executable, __file__, "serve", *words])
+
+
+def serve(place: str, port: str, where: str, job: str, rank: str, count: str, *start: str) -> None:
+    """Start a program and mirror its folder until SIGTERM: then end the program and save the last
+    results, as a worker does. A file program-RANK beside the folder has its pid.
+    """
+    lab, folder, machines = Lab(Path(place), int(port)), Path(where), int(count)
+    is_over: list[int] = []
+    signal.signal(signal.SIGTERM, lambda *_: is_over.append(1))
+    pid = 0
+
+    @contextlib.contextmanager
+    def stopped() -> Any:
+        stop([pid])
+        try:
+            yield
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    first = rank == "0"
+    mirror = lab.mirror(folder, job, disk=rank, machines=machines, first=first, stopped=stopped)
+    mirror.restore()
+    (folder / job).mkdir(parents=True, exist_ok=True)
+    (folder.parent / f"restored-{rank}").touch()
+    while len([*folder.parent.glob("restored-*")]) < machines:  # as machines meet
+        time.sleep(0.02)
+    own = {"BERG_RESULTS_DIR": str(folder / job), "BERG_NODE_RANK": rank}
+    env = {**os.environ, **own, "BERG_JOB": job, "BERG_ATTEMPT": "1"}
+    pid = subprocess.Popen(start, env=env).pid
+    (folder.parent / f"pid-{rank}").write_text(str(pid))
+    (folder.parent / f"pid-{rank}").replace(folder.parent / f"program-{rank}")
+    while not is_over:
+        number = 0
+        if machines > 1:
+            number = int(time.time() / 2) + 1
+            time.sleep(max(0, number * 2 - time.time() + 0.02 * int(rank)))
+        mirror.sync(number)
+        end = time.monotonic() + (0 if machines > 1 else 1 if mirror.waiting_since else 3)
+        while time.monotonic() < end and not is_over:
+            time.sleep(0.05)
+    stop([pid])
+    mirror.cut |= dict.fromkeys(open_for_writing([pid]), time.time())
+    os.kill(pid, signal.SIGKILL)
+    time.sleep(0.1)
+    left = mirror.finish(60, int(time.time() / 2) + 1 if machines > 1 else 0)
+    print("left", left, flush=True)
+
+
+def live(lab: Lab, seed: int, cut: str = "", machines: int = 1) -> Life:
+    """Let programs write for some seconds, end them, restore, and judge."""
+    dice = random.Random(seed)
+    cut = cut or dice.choice(CUTS)
+    job = f"life-{seed}-{os.getpid() % 1000}"
+    rate, pace = dice.choice([1, 5, 20, 50]), dice.choice([0, 2, 4])
+    heard = judge.Collector({"seconds": 1000, "code": 0, "pace": pace})
+    history = heard.histories[job, 1]
+    with tempfile.TemporaryDirectory(prefix="life-") as scratch:
+        start = [sys.executable, writer.__file__, str(heard.port), str(seed), str(rate)]
+        mirrors = [
+            start_mirror(lab, Path(scratch, str(rank)), job, rank, machines, start)
+            for rank in range(machines)
+        ]
+        pids = [Path(scratch, f"program-{rank}") for rank in range(machines)]
+        while not all(file.exists() for file in pids):
+            time.sleep(0.05)
+        programs = [int(file.read_text()) for file in pids]
+        while len(history.found) < machines:
+            time.sleep(0.05)
+        ages, torn = peek(lab, Path(scratch), job, machines, heard, dice.uniform(6, 16))
+        at = time.time()
+        if cut == "power":
+            victim = dice.randrange(machines)
+            mirrors[victim].kill()
+            os.kill(programs[victim], signal.SIGKILL)
+            for rank in {*range(machines)} - {victim}:  # the others see it after a while
+                time.sleep(2)
+                mirrors[rank].terminate()
+        elif cut == "notice":
+            for child in mirrors:
+                child.terminate()
+        else:  # the worker dies; another one saves what its disk has
+            mirrors[0].kill()
+            stop([programs[0]])
+            cut_off = dict.fromkeys(open_for_writing([programs[0]]), time.time())
+            os.kill(programs[0], signal.SIGKILL)
+            for child in mirrors[1:]:
+                child.terminate()
+        for child in mirrors:
+            child.wait()
+        for program in programs:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(program, signal.SIGKILL)
+        if cut == "worker":
+            again = lab.mirror(Path(scratch, "0"), job, machines=machines)
+            again.take_over()
+            again.cut = cut_off
+            left = again.finish(60, int(time.time() / 2) + 1 if machines > 1 else 0)
+            print("again left", left, again.trouble, flush=True)
+        settled = -1
+        while settled != (settled := len(history.changes)):
+            time.sleep(0.3)
+        folder = Path(scratch, "next")
+        lab.mirror(folder, job, attempt=2, machines=machines).restore()
+        found = writer.listing(str(folder / job))
+        heard.close()
+        said = judge.judge(history, found, {})
+        end = at if cut == "power" else history.last
+        age = 0.0 if said.is_last or said.wrong else max(0.0, end - said.at)
+        wrong = torn or said.wrong
+        if cut != "power" and not said.is_last and not wrong:
+            wrong = f"rolled back {age:.1f} s: {said.late}"
+        about = f"seed {seed} {cut}, {machines} machines, {rate} a second, pace {pace}"
+        return Life(
+            wrong,
+            age,
+            ages,
+            f"{about}, {len(history.changes)} changes: {age:.1f} s old {wrong}",
+        )
+
+
+def peek(
+    lab: Lab, scratch: Path, job: str, machines: int, heard: judge.Collector, seconds: float
+) -> tuple[list[float], str]:
+    """Restore again and again while the programs live; how old each was, and what was wrong."""
+    ages: list[float] = []
+    end, number = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        time.sleep(0.5)
+        folder, at = scratch / f"peek-{number}", time.time()
+        number += 1
+        try:
+            lab.mirror(folder, job, attempt=2, machines=machines).restore()
+        except Changed:  # a copy was deleted meanwhile, of a moment that is past
+            continue
+        found = writer.listing(str(folder / job)) if (folder / job).exists() else {}
+        with heard.lock:
+            now = heard.histories[job, 1]
+            history = judge.History(now.found, [*now.changes], {**now.texts})
+        said = judge.judge(history, found, {})
+        if said.wrong:
+            return ages, f"in the middle: {said.wrong}"
+        ages.append(0.0 if said.is_last else max(0.0, at - said.at))
+        shutil.rmtree(folder)
+    return ages, ""
+
+
+def main() -> None:
+    if sys.argv[1] == "serve":
+        return serve(*sys.argv[2:])
+    count, first = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1
+    machines = int(os.environ.get("MACHINES", "1"))
+    with tempfile.TemporaryDirectory(prefix="lab-") as scratch, Lab(Path(scratch, "cloud")) as lab:
+        lives = []
+        for seed in range(first, first + count):
+            lives.append(life := live(lab, seed, os.environ.get("CUT", ""), machines))
+            print(("WRONG " if life.wrong else "ok    ") + life.text, flush=True)
+        ages = [age for life in lives for age in [life.age, *life.ages]]
+        wrong = sum(bool(life.wrong) for life in lives)
+        print(f"{count} lives, {len(ages)} restores, {wrong} wrong")
+        print(f"median {statistics.median(ages):.1f} s, worst {max(ages):.1f} s old")
+        sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""What is in the way of a command, in a sentence; and nothing is left behind."""
+
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Cloud
+
+from localcloud import control
+
+BERG = f"{sys.executable} -c 'from berg.cli import main; main()'"
+CPU = ["run", "-g", "0", "-n"]
+
+
+@pytest.fixture
+def faults(cloud: Cloud) -> Iterator[Any]:
+    """Add a fault of the cloud; all end with the test."""
+    yield lambda method, **what: cloud.call("POST", "/_berg/faults", {"method": method, **what})
+    cloud.call("DELETE", "/_berg/faults")
+
+
+def test_no_room_and_no_quota_name_what_was_tried(cloud: Cloud, project: Path, faults: Any) -> None:
+    def refused(code: str, message: str, times: int) -> str:
+        error = {"code": code, "message": message}
+        faults("compute.instances.insert", operation_error=error, times=times)
+        words = ["-z", "us-central1-b", "-z", "us-central1-c", "-z", "us-east1-b", "true"]
+        done = cloud.run(*CPU, "no-room", *words, cwd=project)
+        assert done.code == 1 and "none was left behind" in done.err, done.err
+        assert not cloud.read(".berg/jobs/no-room_state.json")
+        return done.err
+
+    said = refused("ZONE_RESOURCE_POOL_EXHAUSTED", "The zone does not have enough.", 3)
+    for zone in ("us-central1-b", "us-central1-c", "us-east1-b"):
+        assert f"{zone}: out of stock" in said, said
+    said = refused("QUOTA_EXCEEDED", "Quota 'CPUS' exceeded. Limit: 1.0 in region.", 2)
+    assert "Limit: 1.0" in said and "quotas" in said, said
+    assert "us-central1-c: " not in said.partition("none was")[2], "a quota is that of a region"
+
+
+def test_a_devbox_whose_zone_is_full_says_so_and_keeps_its_disk(
+    cloud: Cloud, project: Path
+) -> None:
+    assert cloud.run("devbox", "-g", "0", "-n", "full-zone", cwd=project).code == 0
+    assert cloud.run("stop", "--now", "full-zone").code == 0
+    cloud.call("POST", "/_berg/stockout", {})
+    try:
+        done = cloud.run("start", "full-zone")
+    finally:
+        cloud.call("POST", "/_berg/stockout", {"on": False})
+    assert done.code == 1 and "its disk is there" in done.err, done.err
+    assert "berg image create full-zone" in done.err
+    assert cloud.run("kill", "-y", "full-zone").code == 0
+
+
+def test_google_is_asked_again_when_it_is_busy(cloud: Cloud, faults: Any) -> None:
+    refusal = {"status": 403, "reason": "rateLimitExceeded", "times": 2}
+    faults("compute.instances.aggregatedList", **refusal)
+    faults("storage.objects.list", status=429, times=2)
+    assert cloud.run("list", "-a").code == 0
+    faults("compute.instances.aggregatedList", status=403, reason="forbidden", times=1)
+    done = cloud.run("list", "-a")
+    assert done.code == 1 and "Google refused" in done.err, done.err
+
+
+def test_credentials_that_do_not_work_are_named(cloud: Cloud, tmp_path: Path) -> None:
+    """Those of a service account work, until its key is deleted."""
+    import base64
+
+    accounts = "/iam/v1/projects/berg-local/serviceAccounts"
+    email = cloud.call("POST", accounts, {"accountId": "ci-of-tests"})["email"]
+    project = "/cloudresourcemanager/v1/projects/berg-local"
+    policy = cloud.call(
+        "POST", f"{project}:getIamPolicy", {"options": {"requestedPolicyVersion": 3}}
+    )
+    policy["bindings"].append({"role": "roles/owner", "members": [f"serviceAccount:{email}"]})
+    cloud.call("POST", f"{project}:setIamPolicy", {"policy": policy})
+    made = cloud.call("POST", f"{accounts}/{email}/keys", {})
+    file = tmp_path / "key.json"
+    file.write_bytes(base64.b64decode(made["privateKeyData"]))
+    settings = json.loads((cloud.home / ".berg/berg.json").read_text())
+    (tmp_path / "berg.json").write_text(json.dumps({**settings, "credentials_file": ""}))
+    own = {"BERG_HOME": str(tmp_path), "GOOGLE_APPLICATION_CREDENTIALS": str(file)}
+    import time
+
+    time.sleep(1.5)  # rights count after a second here
+    done = cloud.run("list", "-a", "--json", **own)
+    assert done.code == 0, done.err
+    cloud.call("DELETE", f"/iam/v1/{made['name']}")
+    done = cloud.run("list", **own)
+    assert done.code == 1 and f"Renew {file}" in done.err, done.err
+    file.unlink()
+    done = cloud.run("list", **own)
+    assert done.code == 1 and "no Google credentials" in done.err and str(file) in done.err
+
+
+@pytest.mark.parametrize(
+    ("to", "code", "says"),
+    [
+        (">&-", "0", ""),
+        ("2>&- >&-", "0", ""),
+        ("| true", "0 1 141", ""),
+        (">/dev/full", "1", "No space left"),
+    ],
+)
+def test_output_that_nobody_reads(
+    cloud: Cloud, tmp_path: Path, to: str, code: str, says: str
+) -> None:
+    """As of a service without standard output, of `| head -1`, and of a full disk."""
+    line = f"{BERG} config list {to}; echo ${{PIPESTATUS[0]}} >>code"
+    env = {**os.environ, "HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
+    words = ["bash", "-c", line]
+    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert (tmp_path / "code").read_text().strip() in code.split(), done.stderr
+    assert says in done.stderr and bool(says) == bool(done.stderr), done.stderr
+
+
+class Proxy(http.server.BaseHTTPRequestHandler):
+    """Answers 502 to everything, and notes what it was asked."""
+
+    asked: list[str] = []
+
+    def refuse(self) -> None:
+        self.asked.append(self.requestline)
+        self.send_error(502)
+
+    do_GET = do_POST = do_PUT = do_DELETE = do_CONNECT = do_HEAD = do_PATCH = refuse
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def alone(cloud: Cloud, tmp_path: Path) -> Iterator[Cloud]:
+    """An embedded cloud of its own, before its first command, on a disk of its own where that can be."""
+    folder = tmp_path / ".berg/local"
+    folder.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=60m", "tmpfs", str(folder)]
+    is_small = not os.geteuid() and not subprocess.run(mount, capture_output=True).returncode
+    (folder / "image").symlink_to((cloud.home / ".berg/local/image").resolve())
+    yield Cloud(tmp_path)
+    (folder / "fill").unlink(missing_ok=True)
+    control.reset(folder) if not is_small else control.stop(folder)
+    if is_small:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_the_embedded_cloud_behind_a_proxy_and_on_a_full_disk(alone: Cloud, project: Path) -> None:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+    env = {**dict.fromkeys(names, url), "NO_PROXY": "example.com"}
+    done = alone.run("init", "--local", "-y", **env)
+    assert done.code == 0, done.err
+    alone.call("POST", "/_berg/settings", {"first_boot": 0, "prepared": 1})
+    line = 'echo "proxy $http_proxy"; echo 1 >$BERG_RESULTS_DIR/one'
+    done = alone.run(*CPU, "proxied", "--tail", "--install", "none", line, cwd=project, **env)
+    assert done.code == 0 and f"proxy {url}\n" in done.out, done.err + done.out
+    assert alone.run("fetch", "proxied", str(project / "out"), **env).code == 0
+    assert Proxy.asked == []
+    server.shutdown()
+    if not os.path.ismount(alone.home / ".berg/local"):
+        pytest.skip("mounting a disk takes root")
+    fill = (alone.home / ".berg/local/fill").open("wb", buffering=0)
+    with fill, pytest.raises(OSError):
+        while True:
+            fill.write(b"\0" * 65536)
+    done = alone.run(*CPU, "crowded", "true", cwd=project)
+    assert done.code == 1 and "disk is full" in done.err, done.err
