@@ -106,7 +106,7 @@ function table(columns, rows, about = {}) { // columns: [title, class]; a row: {
       return el("td", { className, title: className === "tick" ? "" : text }, cell ?? "")
     }))
     line.values = row.values || row.cells
-    line.dataset.job = row.key
+    if (row.key) line.dataset.job = row.key
     body.append(line)
   }
   function order() {
