@@ -399,6 +399,7 @@ def leave(ended: Optional[int]) -> None:
 
 def main() -> None:
     bypass_proxy()
+    os.environ.setdefault("UV_SYSTEM_CERTS", "1")  # uv trusts what this machine trusts, as pip does
     words = sys.argv[1:]
     if words == ["delete"]:
         return delete_machine()
