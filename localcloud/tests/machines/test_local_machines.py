@@ -421,6 +421,21 @@ def test_a_unit_that_fails_begins_again_and_at_last_another(boot, sandbox):
     until(lambda: not with_argument("sleep\x0077"), "the end of what a failed one left")
 
 
+def test_a_unit_has_no_home_but_what_it_sets(boot, sandbox):
+    if sandbox.files == machines.PLAIN:
+        pytest.skip("plain machines have no systemd")
+    unit = "[Service]\nExecStart=/bin/bash /root/home\nStandardOutput=tty\n"
+    script = (
+        "#!/bin/bash\necho 'echo home is ${HOME-none}' >/root/home\n"
+        f"cat >/run/systemd/system/x.service <<'END'\n{unit}END\n"
+        f"cat >/run/systemd/system/y.service <<'END'\n{unit}Environment=HOME=/else\nEND\n"
+        "systemctl start x y\n"
+    )
+    machine = boot(script)
+    console_with(machine, "home is none")
+    console_with(machine, "home is /else")
+
+
 def test_nothing_begins_on_a_machine_that_goes_down(boot, sandbox):
     if sandbox.files == machines.PLAIN:
         pytest.skip("plain machines have no systemd")
