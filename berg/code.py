@@ -20,7 +20,7 @@ import sys
 import tempfile
 import zipfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -155,6 +155,8 @@ def find_root(folder: Path) -> Path:
 def take(folder: Path, revision: str = "") -> Snapshot:
     """The working tree with untracked files, without ignored ones; or the commit that is named."""
     snapshot = take_one(folder, revision)
+    staged = git(snapshot.root, "ls-files", "-z", "--stage", ":/").split("\0")
+    own = {row.partition("\t")[2] for row in staged if row.startswith(SUBMODULE)}
     for path, mode, commit in entries(snapshot.root, snapshot.commit):
         if mode != SUBMODULE:
             snapshot.files.append(path)
@@ -162,7 +164,12 @@ def take(folder: Path, revision: str = "") -> Snapshot:
         try:
             if not (snapshot.root / path / ".git").exists():
                 raise BergError("it is not checked out")
-            inner = take(snapshot.root / path, commit if revision else "")
+            with (
+                without_filters(snapshot.root / path)
+                if path not in own
+                else contextlib.nullcontext()
+            ):
+                inner = take(snapshot.root / path, commit if revision else "")
         except BergError:
             snapshot.missing.append(path)
             continue
@@ -170,6 +177,29 @@ def take(folder: Path, revision: str = "") -> Snapshot:
         snapshot.files += [f"{path}/{each}" for each in inner.files]
         snapshot.missing += [f"{path}/{each}" for each in inner.missing]
     return snapshot
+
+
+@contextlib.contextmanager
+def without_filters(folder: Path) -> Iterator[None]:
+    """While the filters count for nothing that a repository configures which is no submodule of this
+    one: somebody else may have made it, and git would start them.
+    """
+    named = ""
+    with contextlib.suppress(BergError):  # it has none
+        named = git(folder, "config", "-z", "--name-only", "--get-regexp", r"^filter\.")
+    names = {row.rpartition(".")[0] for row in named.split("\0") if row}
+    settings = [(f"{name}.{key}", "") for name in names for key in ("clean", "smudge", "process")]
+    settings += [(f"{name}.required", "false") for name in names]
+    before = dict(os.environ)
+    os.environ["GIT_CONFIG_COUNT"] = str(len(settings))
+    for number, (key, value) in enumerate(settings):
+        os.environ[f"GIT_CONFIG_KEY_{number}"] = key
+        os.environ[f"GIT_CONFIG_VALUE_{number}"] = value
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def entries(folder: Path, commit: str) -> list[tuple[str, str, str]]:
