@@ -21,6 +21,7 @@ import tempfile
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -108,6 +109,9 @@ class Snapshot:
         return f"{self.repo} at {self.head[:12] or 'no commit'}{on}, with {len(self.changed)} changed files"
 
 
+VARIABLES: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("VARIABLES", default=())  # of git
+
+
 def git(folder: Path, *arguments: str, **variables: str) -> str:
     """Run git without hooks; return what it printed, raise BergError with its own words."""
     return feed(None, folder, *arguments, **variables)
@@ -124,7 +128,9 @@ def feed(stdin: Any, folder: Path, *arguments: str, **variables: str) -> str:
     try:
         words = ["git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=", *arguments]
         run = program.Git(str(folder)).execute
-        return str(run(words, istream=stdin, env={"LC_ALL": "C", **variables}))
+        return str(
+            run(words, istream=stdin, env={"LC_ALL": "C", **dict(VARIABLES.get()), **variables})
+        )
     except program.GitCommandError as error:
         lines = str(error.stderr).replace("stderr:", "").strip(" '\n").splitlines()
         said = next((line for line in lines if line.startswith("error:")), "")  # the last says less
@@ -152,10 +158,14 @@ def find_root(folder: Path) -> Path:
         ) from None
 
 
-def take(folder: Path, revision: str = "") -> Snapshot:
-    """The working tree with untracked files, without ignored ones; or the commit that is named."""
-    snapshot = take_one(folder, revision)
-    staged = git(snapshot.root, "ls-files", "-z", "--stage", ":/").split("\0")
+def take(folder: Path, revision: str = "", is_foreign: bool = False) -> Snapshot:
+    """The working tree with untracked files, without ignored ones; or the commit that is named.
+
+    A repository in it that is no submodule may be somebody else's, and so all in that.
+    """
+    with without_filters(folder) if is_foreign else contextlib.nullcontext():
+        snapshot = take_one(folder, revision)
+        staged = git(snapshot.root, "ls-files", "-z", "--stage", ":/").split("\0")
     own = {row.partition("\t")[2] for row in staged if row.startswith(SUBMODULE)}
     for path, mode, commit in entries(snapshot.root, snapshot.commit):
         if mode != SUBMODULE:
@@ -164,12 +174,8 @@ def take(folder: Path, revision: str = "") -> Snapshot:
         try:
             if not (snapshot.root / path / ".git").exists():
                 raise BergError("it is not checked out")
-            with (
-                without_filters(snapshot.root / path)
-                if path not in own
-                else contextlib.nullcontext()
-            ):
-                inner = take(snapshot.root / path, commit if revision else "")
+            is_others = is_foreign or path not in own
+            inner = take(snapshot.root / path, commit if revision else "", is_others)
         except BergError:
             snapshot.missing.append(path)
             continue
@@ -181,25 +187,22 @@ def take(folder: Path, revision: str = "") -> Snapshot:
 
 @contextlib.contextmanager
 def without_filters(folder: Path) -> Iterator[None]:
-    """While the filters count for nothing that a repository configures which is no submodule of this
-    one: somebody else may have made it, and git would start them.
-    """
+    """While git starts no filter that the settings in a folder name: each is none by a setting of Berg's."""
     named = ""
-    with contextlib.suppress(BergError):  # it has none
+    with contextlib.suppress(BergError):  # there are none
         named = git(folder, "config", "-z", "--name-only", "--get-regexp", r"^filter\.")
     names = {row.rpartition(".")[0] for row in named.split("\0") if row}
     settings = [(f"{name}.{key}", "") for name in names for key in ("clean", "smudge", "process")]
     settings += [(f"{name}.required", "false") for name in names]
-    before = dict(os.environ)
-    os.environ["GIT_CONFIG_COUNT"] = str(len(settings))
-    for number, (key, value) in enumerate(settings):
-        os.environ[f"GIT_CONFIG_KEY_{number}"] = key
-        os.environ[f"GIT_CONFIG_VALUE_{number}"] = value
+    first = int(os.environ.get("GIT_CONFIG_COUNT") or 0)  # behind those of the user
+    variables = {"GIT_CONFIG_COUNT": str(first + len(settings))}
+    for number, (key, value) in enumerate(settings, first):
+        variables |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    before = VARIABLES.set(tuple(variables.items()))
     try:
         yield
     finally:
-        os.environ.clear()
-        os.environ.update(before)
+        VARIABLES.reset(before)
 
 
 def entries(folder: Path, commit: str) -> list[tuple[str, str, str]]:

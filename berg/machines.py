@@ -363,7 +363,7 @@ def join(run: Run, ending: Ending) -> Ending:
     if run.job.machines == 1 or run.job.is_devbox:
         return ending
     tell(run, "saved", **outcome(ending))
-    is_last = ends(run)
+    is_last = goes_last(run)
     is_long = ending.state == "SUCCEEDED" or not is_last
     end = time.monotonic() + (run.seconds - 30 if is_long else LATE)
     is_over = not is_last and not run.job.returns
@@ -382,7 +382,7 @@ def join(run: Run, ending: Ending) -> Ending:
     return in_view_of_others(run, ending)
 
 
-def ends(run: Run) -> bool:
+def goes_last(run: Run) -> bool:
     """Whether this machine goes last, and says how the job ended: the first one, or, where that is lost and
     not made again, the first of those that are left.
     """

@@ -25,7 +25,7 @@ from typing import Any
 
 import click
 
-from berg import BergError, code, features, gce, install, place, prices, ssh, terminal
+from berg import BergError, code, features, gce, google, install, place, prices, ssh, terminal
 from berg import job as jobs
 from berg import rows as rows_
 from berg.bucket import Bucket, Changed
@@ -449,8 +449,9 @@ def withdraw(plan: Plan, bucket: Bucket, error: BaseException) -> None:
             end(plan.config, job, plan.features)  # machines that were asked for since
             raise BergError(f"{job.name} is {state.state} by now. See: berg show {job.name}")
         if isinstance(error, Exception):
+            text = google.sentence(error, plan.config) or str(error)
             raise BergError(
-                f"{job.name} is {state.state}, but: {error}. End it: berg kill {job.name}"
+                f"{job.name} is {state.state}, but: {text}. End it: berg kill {job.name}"
             )
     record = bucket.find_with_generation(path)
     with contextlib.suppress(Changed):

@@ -219,7 +219,7 @@ def main() -> None:
             last = sweep(run) if run.job.rows else attempt(run)
         again = boot.CONTINUES if last.is_loss else boot.AGAIN
         # A group that makes no machine again is deleted by the machine that waited for the others.
-        has_waited = machines.ends(run) and not run.job.is_devbox
+        has_waited = machines.goes_last(run) and not run.job.is_devbox
         over = boot.OVER if has_waited or run.job.returns else boot.CONTINUES
         exit_code = {SUBMITTED: again, LEFT: boot.LEAVES}.get(last.state, over)
         is_killed = last.state == "KILLED"
@@ -594,7 +594,7 @@ def finish(run: Run, mirror: Mirror, ending: Ending) -> Ending:
             run.say(f"Not saved, as it is outside of the results: {folder}: {about}")
             run.state.missing[f"{folder}/"] = f"outside of the results, {about}"
     ending = machines.join(run, ending)
-    if machines.ends(run):
+    if machines.goes_last(run):
         machines.delete_lost(run)
     for feature in reversed(run.features):
         ending = feature.ended(run, ending)
@@ -654,7 +654,7 @@ def conclude(run: Run, ending: Ending) -> None:
     attempt = run.state.attempt + (ending.state == SUBMITTED)
     changes = {"reason": ending.reason, "exit_code": ending.exit_code, "attempt": attempt}
     run.write_state(ending.state, **changes)
-    if machines.ends(run) and not run.leads:
+    if machines.goes_last(run) and not run.leads:
         jobs.conclude(run.bucket, run.job, ending.state, ending.reason, ending.exit_code)
 
 

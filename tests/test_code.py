@@ -122,6 +122,30 @@ def test_code_that_cannot_be_taken_is_refused(cloud: Cloud, project: Path, tmp_p
     refused("git is not installed", PATH=str(tmp_path / "bin"))
 
 
+def test_filters_of_a_repository_in_the_repository_start_nothing(
+    cloud: Cloud, project: Path, tmp_path: Path
+) -> None:
+    """Also not those of its submodules, which it says are its own."""
+    mark = tmp_path / "started"
+    for path in ("theirs/deep", "theirs"):
+        folder = project / path
+        folder.mkdir(parents=True, exist_ok=True)
+        git(folder, "init", "-q")
+        (folder / ".gitattributes").write_text("*.py filter=a=b.c\n*.txt filter=other\n")
+        (folder / "file.py").write_text("theirs\n")
+        (folder / "file.txt").write_text("theirs\n")
+        commit(folder)
+        for name in ("a=b.c", "other"):
+            git(folder, "config", f"filter.{name}.clean", f"touch {mark}; cat")
+            git(folder, "config", f"filter.{name}.required", "true")
+        (folder / "file.py").write_text("edited\n")
+        (folder / "file.txt").write_text("edited\n")
+    words = ["run", "-g", "0", "-n", "theirs", "--wait", "cat theirs/file.* theirs/deep/file.*"]
+    done = cloud.run(*words, cwd=project)
+    assert done.code == 0 and not mark.exists(), done.err
+    assert cloud.log("theirs").count("\nedited\n") == 2, cloud.log("theirs")
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 def test_a_repository_of_another_user_is_named(cloud: Cloud, project: Path) -> None:
     for path in (project, project / ".git"):
