@@ -8,7 +8,7 @@ PROCESSES ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo wheel test test-berg lives storm accept examples foreign test-versions bench lint docs clean
+.PHONY: demo wheel test test-berg lives storm accept real examples foreign test-versions bench lint docs clean
 
 demo: $(VENV)/demo
 	./examples/demo.sh
@@ -38,6 +38,14 @@ accept: $(VENV)/demo
 	$(BIN)/python -m accept --berg $(or $(BERG),$(BIN)/berg) --cloud $(or $(CLOUD),local) --only '$(ONLY)' \
 	    $(if $(PROJECT),--project $(PROJECT)) $(if $(BUCKET),--bucket $(BUCKET)) $(if $(OUT),--out $(OUT)) \
 	    $(if $(ROUNDS_OF_ROWS),--rounds $(ROUNDS_OF_ROWS)) $(if $(JOBS),--jobs $(JOBS)) $(if $(SAMPLE_ROWS),--sample)
+
+# All steps of a first run on Google Cloud, with settings of its own: PROJECT, BUCKET; GPU=l4, TPU=v6e-1, CLUSTER=NAME for
+# more. Without a PROJECT on an embedded cloud.
+real: export BERG_HOME = $(CURDIR)/.real
+real: $(VENV)/demo
+	$(BIN)/berg init $(if $(PROJECT),--project $(PROJECT) --bucket $(BUCKET),--local) -y && $(BIN)/berg doctor
+	$(BIN)/berg try $(if $(GPU),--gpu $(GPU)) $(if $(TPU),--tpu $(TPU)) $(if $(CLUSTER),--cluster $(CLUSTER)) $(if $(YES),-y)
+	$(if $(PROJECT),,$(BIN)/berg local stop -y)
 
 # Each of examples/, by the command of its page. Without their packages, tests skip them: here are all but Horovod, which
 # examples/horovod/horovod.sh builds in minutes, and torch_xla (TORCH_XLA_PYTHON=a python that has it).
@@ -70,7 +78,7 @@ docs: $(VENV)/test
 
 clean:
 	$(MAKE) -C localcloud clean
-	rm -rf $(VENV) .demo build dist *.egg-info
+	rm -rf $(VENV) .demo .real build dist *.egg-info
 
 # Each stamp is a set of extras in the one virtual environment.
 $(VENV)/demo: setup.py localcloud/pyproject.toml

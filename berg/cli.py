@@ -168,7 +168,12 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except Exception as error:
-        sys.exit(report(error))
+        code = report(error)
+        with contextlib.suppress(
+            OSError, AttributeError
+        ):  # what a full disk did not take is lost, and said
+            sys.stdout.close()
+        sys.exit(code)
 
 
 def explained(error: click.ClickException) -> click.ClickException:

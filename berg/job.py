@@ -181,6 +181,11 @@ def rows_prefix(name: str) -> str:
     return f".berg/rows/{name}/"
 
 
+def login_file(name: str, machine_id: str) -> str:
+    """Where a machine has the variables of a job's command for logins: in memory, as secrets are among them."""
+    return f"/dev/shm/berg-{machine_id}-{name.partition('/')[0]}.sh"
+
+
 def log_prefix(name: str) -> str:
     return f".berg/logs/{name}/"
 

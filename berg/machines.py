@@ -287,7 +287,9 @@ def write_login(run: Run) -> None:
     TT.write_text(PANES)
     TT.chmod(0o755)
     lines = [f"export {name}={shlex.quote(text)}\n" for name, text in run.variables.items()]
-    (BERG / "login.sh").write_text("".join(lines))
+    file = Path(jobs.login_file(run.job.name, run.facts.id))
+    file.touch(0o600)
+    file.write_text("".join(lines))
 
 
 def add_lines(file: Path, lines: list[str]) -> None:

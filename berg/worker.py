@@ -425,13 +425,13 @@ def run_command(run: Run, mirror: Mirror) -> Ending:
         **job.env,
     }
     machines.write_mpi(run)
-    machines.write_login(run)
     link_results(run)
     waits = job.is_devbox or (run.rank > 0 and not job.each)
     run.words = ["sleep", "infinity"] if waits else ["bash", "-o", "pipefail", "-c", job.cmd]
     with ExitStack() as stack:
         for feature in run.features:
             stack.enter_context(feature.around(run))
+        machines.write_login(run)
         run.look()
         BEGAN.write_text(run.title)
         KILLS.write_text(str(memory_kills()))

@@ -14,6 +14,7 @@ COMMANDS: dict[str, tuple[str, str]] = {  # command -> its module, and what it d
     "diff": ("diff", "Compare two jobs"),
     "costs": ("costs", "What jobs have cost, and what costs money now"),
     "gpus": ("gpus", "GPU types, quota and prices"),
+    "try": ("trial", "Try all of it once, with what each step costs and proves"),
     "reap": ("reap", "Find and delete what was left behind"),
     "image": ("image", "Disk images made of devboxes"),
     "skill": ("skill", "A page that teaches coding agents Berg"),

@@ -218,8 +218,6 @@ class Tpu(Feature):
 
     @contextlib.contextmanager
     def around(self, run: Run) -> Iterator[None]:
-        from berg import machines
-
         run.container.append("--privileged")  # or it would not see the chips
         if run.job.machines > 1 and not run.job.rows:
             numbers = {rank: row.get("worker", -1) for rank, row in run.peers.records.items()}
@@ -231,7 +229,6 @@ class Tpu(Feature):
             own |= dict.fromkeys(["BERG_NODE_RANK", "PET_NODE_RANK"], number)
             own |= dict.fromkeys(["MASTER_ADDR", "PET_MASTER_ADDR"], hosts[0])
             run.variables |= {**own, "BERG_HOSTS": ",".join(hosts), **run.job.env}
-            machines.write_login(run)
         yield
 
     def ended(self, run: Run, ending: Ending) -> Ending:

@@ -103,6 +103,6 @@ def test_a_file_that_changes_is_sent_whole_or_named(cloud: Cloud, tmp_path: Path
         over.set()
     assert done.code == 0 or "changes all the time" in done.err, done.err
     content = cloud.read("data/moving/file")
-    assert done.code or len(content) == 3_000_000
+    assert done.code or len(content) in (0, 3_000_000)  # it is empty for a moment, each time
     assert len({*content}) <= 1, "it is a mixture"
     cloud.run("data", "rm", "moving", "-y")

@@ -58,7 +58,7 @@ def test_a_machine_waits_for_jobs_and_costs_until_it_is_killed(cloud: Cloud, pro
 
 
 def test_a_failed_machine_waits_for_its_user_and_goes(cloud: Cloud, project: Path) -> None:
-    words = ["run", "-g", "0", "-n", "kept1", "--keep-failed", "15s", "--wait"]
+    words = ["run", "-g", "0", "-n", "kept1", "--keep-failed", "40s", "--wait"]
     assert cloud.run(*words, "echo here >/root/left; exit 3", cwd=project).code == 3
     assert cloud.run("ssh", "kept1", "cat /root/left").out == "here\n"
     until(lambda: "kept1" not in names(cloud))

@@ -1,5 +1,6 @@
 """A secret reaches what it is for, and nothing else."""
 
+import shlex
 from pathlib import Path
 
 from conftest import Cloud
@@ -33,6 +34,8 @@ def test_a_killed_job_leaves_none_and_is_given_its_secrets_again(
     words = ["run", "-g", "0", "-n", "gone", "--secret", "TOKEN", "sleep 300"]
     assert cloud.run(*words, cwd=project, TOKEN="x").code == 0
     (own,) = [name for name in secrets(cloud) if name.startswith("berg-gone-")]
+    look = 'while [ -z "$TOKEN" ]; do . /dev/shm/berg-*-gone.sh; sleep 1; done 2>/dev/null; echo "<$TOKEN>"'
+    assert cloud.run("ssh", "gone", "--", f"timeout 60 bash -c {shlex.quote(look)}").out == "<x>\n"
     assert cloud.run("kill", "-y", "--now", "gone").code == 0
     assert own not in secrets(cloud)
     for words in (["rerun", "gone"], ["run", "--resume", "gone"]):

@@ -41,6 +41,8 @@ ROWS = (
     ("Custom Instance Core running in Americas", "CPU", "OnDemand", 0.033174, "h", AMERICAS),
     ("E2 Instance Core running in Americas", "CPU", "OnDemand", 0.02181159, "h", AMERICAS),
     ("E2 Instance Ram running in Americas", "RAM", "OnDemand", 0.00292353, "GiBy.h", AMERICAS),
+    ("Spot Preemptible E2 Instance Core running in Americas", "CPU", "Preemptible", 0.006543, "h", AMERICAS),
+    ("Spot Preemptible E2 Instance Ram running in Americas", "RAM", "Preemptible", 0.000877, "GiBy.h", AMERICAS),
     ("Nvidia Tesla T4 GPU running in Americas", "GPU", "OnDemand", 0.35, "h", AMERICAS),
     (f"Nvidia Tesla T4 GPU {SPOT} running in Americas", "GPU", "Preemptible", 0.1155, "h", AMERICAS),
     ("Nvidia Tesla P100 GPU running in Americas", "GPU", "OnDemand", 1.46, "h", AMERICAS),

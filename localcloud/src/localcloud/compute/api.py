@@ -73,6 +73,7 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
         "instances.stop": change_power,
         "instances.start": change_power,
         "instances.reset": change_power,
+        "instances.simulateMaintenanceEvent": simulate_maintenance,
         "instances.getSerialPortOutput": serial_port_output,
         "instances.getGuestAttributes": guest_attributes.get,
         "instances.setMetadata": set_metadata,
@@ -185,6 +186,19 @@ def instance_of(compute: Compute, call: Call) -> Instance:
 
 async def get_instance(compute: Compute, call: Call) -> dict:
     return instance_of(compute, call).resource
+
+
+async def simulate_maintenance(compute: Compute, call: Call) -> dict:
+    """A Spot machine is preempted by it, another one maintained.
+
+    https://cloud.google.com/compute/docs/instances/simulating-host-maintenance
+    """
+    instance = instance_of(compute, call)
+    if instance.resource["status"] != "RUNNING":
+        raise ApiError(400, "resourceNotReady", f"The resource '{instance.path}' is not ready")
+    spot = instance.resource["scheduling"]["provisioningModel"] == "SPOT"
+    happens = compute_power.preempt if spot else compute_power.maintain
+    return happens(compute, instance)
 
 
 async def change_power(compute: Compute, call: Call) -> dict:
