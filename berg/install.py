@@ -53,6 +53,8 @@ LOCKS = {  # -> arguments of uv
 }
 # In a pyproject.toml: it is a package; it is none.
 BUILD = re.compile(r"^\[(build-system|tool\.setuptools)\b", re.M)
+MICROMAMBA = "curl -Ls https://micro.mamba.pm/api/micromamba/linux-64/latest | tar -xj -C /usr/local bin/micromamba"
+IN_IMAGE = "true  # the image has the packages"
 NO_PACKAGE = re.compile(r"^(package|package-mode|distribution) = false", re.M)
 TABLE = r"^\[{}\] *(?:#.*)?\n((?:(?!\[).*\n?)*)"  # of TOML: its lines, up to the next one
 KEY = re.compile(r'^"?([\w.-]+)"? *=', re.M)
@@ -67,8 +69,13 @@ OTHERS = re.compile(
 )
 # Packages of uv.lock, and of requirements, that are files of the repository.
 LOCAL = re.compile(r'^source = \{ (?:editable|directory|virtual|path) = "([^"]+)"', re.M)
-EDITABLE = re.compile(r"^\s*(?:-e|--editable)[ =]([.\w][\w./-]*)(?:\[[^]]*\])?\s*(?:#.*)?$", re.M)
-SHOWN = 8  # files that the plan names
+FOLDER = re.compile(
+    r"^\s*(?:(?:-e|--editable)[ =]|[\w.-]+(?:\[[^]]*\])? *@ *file:(?!//)|(?=\.{1,2}/))([.\w][\w./-]*)"
+    r"(?:\[[^]]*\])?\s*(?:[;#].*)?$", re.M
+)  # fmt: skip
+NESTED = re.compile(r"^\s*(?:-r|-c|--requirement|--constraint)[ =]*([\w./-]+)", re.M)
+TORCH = re.compile(r"^requires *= *\[[^]]*[\"']torch\b", re.M)  # of a build
+SHOWN, EXTRAS = 8, 5  # files and extras that the plan names
 # Programs of machines that a laptop may lack; those of packages are installed there.
 THERE = {"accelerate", "conda", "deepspeed", "fairseq-train", "horovodrun", "ipython", "jupyter", "mpi",
          "mpirun", "nvcc", "nvidia-smi", "pip", "pytest", "python", "python3", "sudo", "torchrun", "uv",
@@ -164,37 +171,69 @@ def foresee(plan: Plan) -> dict[str, str]:
         return any(each.startswith(f"{posixpath.normpath(path)}/") for each in paths)
 
     choice = choose(plan.job.cwd, read, is_folder) if not own else Choice()
-    for name in choice.files:
-        check_local(choice.folder, read(name) or "", name, paths, missing)
+    used = check_local(choice, read, paths, missing)
     others = [path for path in sorted(paths, key=lambda path: (path.count("/"), path))
-              if is_source(path) and not is_read(path, choice.files)]  # fmt: skip
+              if is_source(path) and is_due(path, choice, used)]  # fmt: skip
     conda = next((path for path in others if CONDA.fullmatch(path)), "")
-    if conda and not choice.files and not own and not plan.job.is_devbox:
+    names_some = [name for name in used if not name.endswith("setup.py")
+                  or re.search("install_requires|requirements", read(name) or "")]  # fmt: skip
+    if conda and not names_some and not own and not plan.job.is_devbox:
         raise BergError(
-            f"{conda} is not read: Berg installs with uv and pip. Have it installed by an image's conda: "
-            f"{option_for(conda)}; or run without it: --install none"
+            f"{conda} is not read: Berg installs with uv and pip. Have micromamba install it: "
+            f"{option_for(conda, choice)}, and run its python: /root/env/bin/python …; or run without it: "
+            "--install none"
         )
     what = f"{choice.files[0]}: {shlex.join(choice.words)}" if choice.words else own
     project = read(posixpath.normpath(f"{choice.folder}/pyproject.toml")) or ""
-    if choice.is_locked and (left := left_out(project)):
-        what += f'; without {", ".join(left)}: --install "uv sync --locked --{left[0]}"'
+    if left := without(choice, project, bool(plan.job.gpus)):
+        what += f"; {left}"
     what = "nothing (--install none)" if own == NONE else what or "nothing: no file says what"
+    if own == IN_IMAGE:
+        what = "nothing: the image has the packages (another way: --install COMMAND)"
     rows = {"Install": what}
     if others and not own:
-        named = "\n".join(f"{path} ({option_for(path)})" for path in others[:SHOWN])
+        options = {path: option_for(path, choice) for path in others}
+        for path in others:  # of several, one has conda's long line
+            if CONDA.fullmatch(path) and path != conda:
+                options[path] = f"as {conda}"
+        named = "\n".join(f"{path} ({options[path]})" for path in others[:SHOWN])
         rows["Not read"] = named + (
             f"\nand {len(others) - SHOWN} more" if len(others) > SHOWN else ""
         )
     if missing:
         rows["Not sent"] = f"{', '.join(missing[:SHOWN])}: submodules; git submodule update --init"
+    careful = []
+    if choice.words[-1:] == ["."] and TORCH.search(project):
+        careful.append(
+            "building it needs torch, and pip would take another one than the image's: "
+            '--install "pip install --no-build-isolation -e ."'
+        )
 
     def is_brought(program: str) -> bool:
         """Whether the user's own installation, or a package of the repository, may bring it."""
         return bool(own) or any(program in (read(name) or "") for name in choice.files)
 
-    if wrong := unknown(plan.job.cmd, plan.job.cwd, paths, is_brought):
-        rows["Careful"] = wrong
-    return rows
+    careful.append(unknown(plan.job.cmd, plan.job.cwd, paths, missing, is_brought))
+    rows["Careful"] = "\n".join(filter(None, careful))
+    return {name: text for name, text in rows.items() if text}
+
+
+def without(choice: Choice, project: str, has_gpu: bool) -> str:
+    """The extras and groups that are left out, and the option that installs one, of those for GPUs or CPUs
+    the one that fits; "" if nothing is.
+    """
+    left = left_out(project)
+    if not choice.is_locked:
+        left = [name for name in left if name.startswith("extra ")] * (choice.words[-1:] == ["."])
+    if not left:
+        return ""
+    fits = re.compile(r"extra (gpu|cuda|cu)\d*$" if has_gpu else r"extra cpu$")
+    first = next(filter(fits.match, left), left[0])
+    names = ", ".join(left[:EXTRAS]) + (f" and {len(left) - EXTRAS} more" if left[EXTRAS:] else "")
+    option = f"uv sync --locked --{first}"
+    if not choice.is_locked:
+        option = f"{shlex.join(choice.words)}[{first.removeprefix('extra ')}]"
+    return f'without {names}: --install "{option}"'
 
 
 def left_out(project: str) -> list[str]:
@@ -224,48 +263,72 @@ def is_source(path: str) -> bool:
     )
 
 
-def is_read(path: str, used: list[str]) -> bool:
-    """Whether a package file is used, or read together with the lock that is."""
+def is_due(path: str, choice: Choice, used: list[str]) -> bool:
+    """Whether the plan names a package file: none that is used, or that a lock was made of, and none of
+    folders beside the one that has its own.
+    """
     is_by_lock = bool(used) and posixpath.basename(used[0]) in LOCKS
-    return path in used or (is_by_lock and path in ("pyproject.toml", "setup.py"))
+    of_lock = path in ("pyproject.toml", "setup.py") or bool(TEXTS.fullmatch(path))
+    folder = posixpath.dirname(path) or "."
+    is_beside = choice.folder != "." and folder not in (".", choice.folder)
+    return not (path in used or (is_by_lock and of_lock) or (bool(used) and is_beside))
 
 
-def option_for(path: str) -> str:
-    """The option with which a package file would be used."""
+def option_for(path: str, choice: Choice) -> str:
+    """The option with which a package file would be used, beside what is installed anyway."""
     name = path.rpartition("/")[2]
     if CONDA.fullmatch(path) or CONDA.fullmatch(name):
-        return f'--install "conda env update -n base -f {path}"'
+        return f'--install "{MICROMAMBA} && micromamba create -y -p /root/env -f {path}"'
     if TEXTS.fullmatch(path) or TEXTS.fullmatch(name):
-        return f'--install "pip install -r {path}"'
+        pip = choice.words if "pip" in choice.words else ["pip", "install"]
+        return f'--install "{shlex.join(pip)} -r {path}"'
     if "dockerfile" in name.lower():
-        return "--docker IMAGE, built of it"
+        return "build and push an image of it, then: --docker IMAGE"
     if name in ("pyproject.toml", "setup.py"):
         return '--install "pip install -r requirements.txt -e ."'
-    return '--install "COMMAND"'
+    return "Berg does not know its tool; name the packages in requirements.txt"
 
 
-def check_local(folder: str, text: str, used: str, paths: set[str], missing: list[str]) -> None:
-    """Raise BergError for a package that is a folder or file of the repository, and is not sent."""
-    for path in (LOCAL if used.endswith("uv.lock") else EDITABLE).findall(text):
-        path = posixpath.normpath(f"{folder}/{path}")
-        if path == "." or path in paths or any(each.startswith(f"{path}/") for each in paths):
-            continue
-        inside = next((each for each in missing if f"{path}/".startswith(f"{each}/")), "")
-        if inside:
+def check_local(
+    choice: Choice, read: Callable[[str], str | None], paths: set[str], missing: list[str]
+) -> list[str]:
+    """The files that an installation reads, with those that they name. Raises BergError for a package or a
+    file of the repository that they need, and that is not sent.
+    """
+    used = [*choice.files]
+    for name in used:  # which grows
+        text, is_lock = read(name) or "", name.endswith("uv.lock")
+        nested = [] if is_lock else NESTED.findall(text) * name.endswith((".txt", ".in"))
+        needed = [f"{posixpath.dirname(name)}/{path}".lstrip("/") for path in nested]
+        found = (LOCAL if is_lock else FOLDER).findall(text)
+        for path in [posixpath.normpath(f"{choice.folder}/{each}") for each in found] + needed:
+            path = posixpath.normpath(path)
+            if path == "." or path in paths or any(each.startswith(f"{path}/") for each in paths):
+                continue
+            if of_submodule(path, missing):
+                raise BergError(f"{name} needs {path}, {of_submodule(path, missing)}")
+            is_outside = path.startswith(("..", "/"))
+            place = "outside of the repository" if is_outside else "ignored, or not there"
             raise BergError(
-                f"{used} needs {path}, and the submodule {inside} is not checked out. Run: "
-                f"git submodule update --init {inside}"
+                f"{name} needs {path}, which is {place}, so it would not be sent. Move it into the "
+                'repository, or install otherwise: --install "COMMAND"'
             )
-        place = (
-            "outside of the repository" if path.startswith(("..", "/")) else "ignored, or not there"
-        )
-        raise BergError(
-            f"{used} needs {path}, which is {place}, so it would not be sent. Move it into the repository, "
-            'or install otherwise: --install "COMMAND"'
-        )
+        used += [path for path in map(posixpath.normpath, needed) if path not in used]
+    return used
 
 
-def unknown(cmd: str, cwd: str, paths: set[str], is_brought: Callable[[str], bool]) -> str:
+def of_submodule(path: str, missing: list[str]) -> str:
+    """That a path is in a submodule which is not checked out, and what helps; "" if it is not."""
+    inside = next((each for each in missing if f"{path}/".startswith(f"{each}/")), "")
+    if not inside:
+        return ""
+    which = f" {inside}" if len(missing) == 1 else ""
+    return f"and the submodule {inside} is not checked out. Run: git submodule update --init{which}"
+
+
+def unknown(
+    cmd: str, cwd: str, paths: set[str], missing: list[str], is_brought: Callable[[str], bool]
+) -> str:
     """What looks wrong in a command: a first word or a script that is nowhere here; "" if nothing."""
     try:
         words = shlex.split(cmd)
@@ -284,9 +347,7 @@ def unknown(cmd: str, cwd: str, paths: set[str], is_brought: Callable[[str], boo
     is_path = "/" in first
     if is_path and not first.startswith(("/", "~")):
         if posixpath.normpath(posixpath.join(cwd, first)) not in paths:
-            return (
-                f"{first} is not a file of the repository (ignored files are not sent: .gitignore)"
-            )
+            return absent(first, posixpath.normpath(posixpath.join(cwd, first)), missing)
     elif not is_path and first not in THERE and not is_word_of_bash(first):
         if near := difflib.get_close_matches(first, THERE, 1, 0.75):
             return f"{first} is not a program that is known here. Did you mean {near[0]}?"
@@ -300,12 +361,16 @@ def unknown(cmd: str, cwd: str, paths: set[str], is_brought: Callable[[str], boo
             and not word.startswith("/")
             and path not in paths
         ):
-            return (
-                f"{word} is not a file of the repository (ignored files are not sent: .gitignore)"
-            )
+            return absent(word, path, missing)
         if re.fullmatch(r"(?!-)[\w./-]+\.(py|sh)", word) or word in ("-m", "-c"):
             return ""  # what follows are its arguments
     return ""
+
+
+def absent(word: str, path: str, missing: list[str]) -> str:
+    if of_submodule(path, missing):
+        return f"{word} is not there, {of_submodule(path, missing)}"
+    return f"{word} is not a file of the repository (ignored files are not sent: .gitignore)"
 
 
 def is_word_of_bash(word: str) -> bool:

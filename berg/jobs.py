@@ -288,11 +288,11 @@ def show_list(
     for state, cmd, own in zip(states, cmds, begun):
         counts = Counter(row.state for row in own)
         words = [
+            waiting(state, machines),  # first, as it costs money
             cmd,
             state.note,
             ", ".join(f"{count} {outcome}" for outcome, count in counts.items()),
             without_code(state),
-            waiting(state, machines),
             "" if state.results in ("", state.name) else f"results in {state.results}",
         ]
         lines.append(line_of(state, "; ".join(filter(None, words)), everyone))
@@ -349,7 +349,7 @@ def waiting(state: State, machines: list[Machine]) -> str:
     """That the machine of a job that has ended waits, or on whose machine a job is; "" for most."""
     if state.waits and any(machine.job == state.name and machine.is_on for machine in machines):
         left = terminal.duration(state.waits)
-        return f"its machine waits for {left}: berg run --on {state.name}, berg kill {state.name}"
+        return f"waits for {left}: berg run --on {state.name}, berg kill {state.name}"
     if state.is_final:
         return ""
     hosts = [machine.job for machine in machines if machine.id == state.machine_id]
@@ -600,7 +600,7 @@ def to_kill(config: Config, name: str, now: bool, yes: bool) -> Callable[[], str
     if not state.id == job.id == find(config, name).id:  # then the machines may be another one's
         raise BergError(f"{name} is another job now, which was not touched. See: berg show {name}")
     is_box = job.is_devbox or any(machine.is_devbox for machine in machines)
-    if not state.is_final and (is_box or job.user != config.user):
+    if (state.waits or not state.is_final) and (is_box or job.user != config.user):
         question = (
             f"Delete the devbox {name} and what is on its disk?" if is_box else f"End {name}?"
         )
@@ -727,10 +727,11 @@ def rm(names: tuple[str, ...], yes: bool, as_json: bool) -> None:
     config = Config.load()
     bucket = Bucket(config)
     chosen = choose(config, names, lambda state: state.is_final)
-    removals = {name: removal(config, name) for name in chosen}
-    for name, items in removals.items():
+    with terminal.waiting("Looking what there is"), ThreadPoolExecutor(8) as pool:
+        removals = dict(zip(chosen, pool.map(lambda name: removal(config, name), chosen)))
+        states = [*pool.map(lambda name: find(config, name), chosen)]
+    for state, (name, items) in zip(states, removals.items()):
         size = sum(item.size for item in items) / 1e6
-        state = find(config, name)
         terminal.say(
             f"{name}: {len(items)} objects, {size:.1f} MB.{of_other(config, state.user, state.created_at)}"
         )

@@ -66,9 +66,12 @@ def of_installer(output: str) -> str:
     causes = [line for line in lines if CAUSE.match(line) and text not in line]
     if causes:
         return f"{text[: MOST // 2].rstrip('.:')}: {causes[-1]}"[:MOST]
-    rest = lines[first + 1 :]
+    rest, chain = lines[first + 1 :], [text]
     for line in rest if rest and rest[0].startswith(BRANCH) else ():
         if not line or HEAD.match(line) or line.startswith("hint:"):
             break
-        text += f" {line.removeprefix('╰─▶ ').removeprefix('├─▶ ')}"
-    return text[:MOST]
+        chain.append(line.removeprefix("╰─▶ ").removeprefix("├─▶ "))
+    text, half = " ".join(chain), MOST // 2
+    if len(text) > MOST:  # the last cause says most
+        text = f"{text[:half]} … {chain[-1][-half:]}"
+    return text

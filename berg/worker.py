@@ -255,7 +255,7 @@ def give_up() -> None:
         return
     if boot.IS_GUEST:
         (boot.BERG / "unsaved").touch()
-        reason += f". What was not saved stays on {facts.name}: {boot.BERG.parent}/berg_results"
+        reason += f". What was not saved stays on {facts.name}: {boot.BERG.parent}"
     state, _ = jobs.read_state(bucket, name)
     if state.state == SUBMITTED or state.machine_id == facts.id:
         jobs.conclude(bucket, job, "FAILED", reason)
@@ -643,7 +643,7 @@ def written_elsewhere(
             if time.monotonic() > end:
                 break
     return [
-        (folder, f"{count} files, {size / 1e6:.1f} MB")
+        (folder, f"{count} file{'s' * (count != 1)}, {max(size, 1e5) / 1e6:.1f} MB")
         for folder, (count, size) in sorted(found.items(), key=lambda item: -item[1][1])
         if size > SMALL or not folder.startswith("/tmp")
     ]

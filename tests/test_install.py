@@ -41,11 +41,49 @@ def test_files_that_are_not_read_are_named_with_their_option(cloud: Cloud, proje
         (project / name).touch()
     text = said(cloud, project)
     assert "Install   requirements.txt" in text
-    assert not [name for name in names if f"{name} (--" not in text], text
+    options = {name: "as conda_environment.yaml" for name in names if name.startswith("env")}
+    options |= {"pixi.toml": "Berg does not know its tool", "Dockerfile": "build and push an image"}
+    for name in names:
+        assert f"{name} ({options.get(name, '--install')}" in text, text
     (project / "requirements.txt").unlink()
     done = plan(cloud, project)
     assert done.code == 1 and "conda" in done.err and "--install none" in done.err
     assert plan(cloud, project, "--install", "none", "python train.py").code == 0
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({"requirements.txt": "./libs/core\n"}, "the submodule libs/core is not checked out"),
+        ({"requirements.txt": "x @ file:libs/core\n"}, "submodule libs/core"),
+        ({"requirements.txt": "-r libs/core/all.txt\n"}, "submodule libs/core"),
+        ({"requirements.txt": "-r more/base.txt\n"}, "needs more/base.txt, which is ignored"),
+        (
+            {"requirements.txt": "-r more/base.txt\n", "more/base.txt": "-e ./libs/core\n"},
+            "more/base.txt needs libs/core, and the submodule",
+        ),
+        ({"setup.py": "setup(name='x')", "environment.yml": "x"}, "environment.yml is not read"),
+        (
+            {"pyproject.toml": '[build-system]\nrequires = ["torch"]\n'},
+            "pip install --no-build-isolation -e .",
+        ),
+        (
+            {
+                "pyproject.toml": "[project]\n[build-system]\n[project.optional-dependencies]\na = []\n"
+            },
+            'without extra a: --install "pip install -e .[a]"',
+        ),
+    ],
+)
+def test_what_an_installation_would_lack_is_said(
+    cloud: Cloud, project: Path, submodule: Path, files: dict[str, str], says: str
+) -> None:
+    words = ["git", "submodule", "--quiet", "deinit", "-f", "libs/core"]
+    subprocess.run(words, cwd=project, check=True)
+    for name, text in files.items():
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).write_text(text)
+    assert says in said(cloud, project)
 
 
 def test_a_package_in_a_submodule_that_is_not_here_is_refused(

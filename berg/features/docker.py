@@ -64,7 +64,7 @@ class Docker(Feature):
                 self.docker = pinned(plan, self.docker)  # no record chooses whom this computer asks
             plan.job.features["Docker"] = self.record()
             plan.job.options["docker"] = self.docker
-            plan.job.install = plan.job.install or "true  # the image has the packages"
+            plan.job.install = plan.job.install or install.IN_IMAGE
         name, _, digest = self.docker.partition("@")
         plan.rows["Container"] = f"{name} ({digest[:19]}…)" if digest else f"{name}, by its tag"
 

@@ -278,7 +278,7 @@ class On(Feature):
     def ended(self, run: Run, ending: Ending) -> Ending:
         if run.state.missing and boot.IS_GUEST:
             (boot.BERG / "unsaved").touch()
-            run.say(f"What was not saved stays on {self.on}: {boot.BERG.parent}/berg_results")
+            run.say(f"What was not saved stays on {self.on}: {boot.BERG.parent}")
         return ending
 
 

@@ -61,6 +61,8 @@ def test_a_failed_machine_waits_for_its_user_and_goes(cloud: Cloud, project: Pat
     words = ["run", "-g", "0", "-n", "kept1", "--keep-failed", "40s", "--wait"]
     assert cloud.run(*words, "echo here >/root/left; exit 3", cwd=project).code == 3
     assert cloud.run("ssh", "kept1", "cat /root/left").out == "here\n"
+    done = cloud.run("kill", "kept1", BERG_USER="somebody")
+    assert done.code == 1 and "End kept1? It is" in done.err, done.err
     until(lambda: "kept1" not in names(cloud))
     done = cloud.run("run", "--on", "kept1", "true", cwd=project)
     assert done.code == 1 and "no machine that waits" in done.err
