@@ -8,6 +8,8 @@ import getpass
 import json
 import os
 import re
+import socket
+import urllib.parse
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -83,7 +85,21 @@ class Config:
                 f"{path()} names no project and bucket. Run: berg init "
                 "(or, to try berg without Google: berg init --local)"
             )
+        config.check_near()
         return config
+
+    def check_near(self) -> None:
+        """Raise BergError at once if the cloud is one of this computer, and does not run."""
+        where = urllib.parse.urlsplit(self.endpoint)
+        try:
+            if where.hostname and where.port:
+                socket.create_connection((where.hostname, where.port), timeout=5).close()
+        except ConnectionRefusedError:
+            raise BergError(
+                f"the embedded cloud at {self.endpoint} does not run. Start it: berg local start"
+            ) from None
+        except OSError:  # what asks it says so
+            return
 
     @classmethod
     def read(cls, **flags: Any) -> "Config":

@@ -425,8 +425,10 @@ def doctor(as_json: bool) -> None:
     berg doctor
     berg doctor --json | jq -r '.[] | select(.status != "ok") | .fix'
     """
+    settings = Config.read()
+    settings.check_near()
     with terminal.waiting("Asking Google"):
-        rows = examine(Config.read())
+        rows = examine(settings)
     if as_json:
         terminal.show_json([asdict(row) for row in rows])
     else:

@@ -198,9 +198,14 @@ def say_next(state: State) -> None:
 def wait_for_all(config: Config, names: list[str], is_any: bool = False) -> list[State]:
     """Wait until all jobs have ended, or any; say how, and return the states of those that have."""
     ended: dict[str, State] = {}
+    before = SUBMITTED
     while True:
         for name in [name for name in names if name not in ended]:
-            if (state := find(config, name)).is_final:
+            state = find(config, name)
+            if len(names) == 1 and state.state != before and not state.is_final:
+                before = state.state
+                terminal.say(f"{name} {before}")
+            if state.is_final:
                 ended[name] = state
                 code = f" with exit code {state.exit_code}" if state.exit_code is not None else ""
                 more = without_code(state)
@@ -476,7 +481,8 @@ def show(name: str, lines: int, ip: bool, views: bool, as_json: bool) -> None:
         "Attempt": str(state.attempt) if state.attempt > 1 else "",
         "Command": job.cmd or "none: a devbox",
         "Values": "" if number is None else rows.describe(job.rows[number]),
-        "Code": f"{job.repo} at {job.code['head'][:12]}, {len(job.code['changed'])} changed files",
+        "Code": f"{job.repo} at {job.code['head'][:12] or 'no commit'}, "
+        f"{len(job.code['changed'])} changed files",
         "Machines": "\n".join(
             f"{m.name} {m.status} {m.machine_type} in {m.zone}" for m in machines
         ),

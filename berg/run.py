@@ -206,6 +206,7 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
         raise BergError(
             "a row of a sweep runs on one machine. Leave out -m; --parallel is the number of machines"
         )
+    spec.gpu_type = spec.gpu_type.lower()
     several = min(len(values), spec.parallel or rows_.PARALLEL) if is_sweep else spec.machines
     bucket = Bucket(config)
     with terminal.waiting("Reading the code, and asking Google"), ThreadPoolExecutor(5) as pool:
@@ -219,7 +220,7 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
         if not exists.result():
             raise BergError(f"the bucket {config.bucket} does not exist. Create it: berg init")
         if name_taken and name_taken.result():
-            raise BergError(f"there is a job {spec.name!r} already. Choose another name: -n NAME")
+            raise BergError(has_job(spec.name))
         if holder and holder.result():
             raise BergError(
                 f"there is a machine {spec.name!r} in {holder.result()} already. "
@@ -378,9 +379,7 @@ def submit(plan: Plan, say: Callable[[str], None] = terminal.say) -> str:
         try:
             jobs.write_state(bucket, state, plan.generation)
         except Changed:
-            raise NameTaken(
-                f"there is a job {job.name!r} already. Choose another name: -n NAME"
-            ) from None
+            raise NameTaken(has_job(job.name)) from None
         if plan.snapshot:
             present = bucket.get(jobs.job_path(job.name))
             try:  # this computer may have slept
@@ -405,6 +404,13 @@ def submit(plan: Plan, say: Callable[[str], None] = terminal.say) -> str:
 
 class NameTaken(BergError):
     """Another submit has the name: nothing of it may be touched."""
+
+
+def has_job(name: str) -> str:
+    return (
+        f"there is a job {name!r} already. Choose another name: -n NAME; "
+        f"or delete it, if it has ended: berg rm {name}"
+    )
 
 
 def own_state(bucket: Bucket, job: Job) -> State | None:

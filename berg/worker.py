@@ -435,7 +435,7 @@ def run_command(run: Run, mirror: Mirror) -> Ending:
         run.look()
         BEGAN.write_text(run.title)
         KILLS.write_text(str(memory_kills()))
-        run.write_state(RUNNING)
+        run.write_state(RUNNING, reason="")  # why the last attempt ended
         machines.tell(run, "running")
         run.say("Ready for berg ssh" if waits else f"Running: {job.cmd}")
         kept = {key: text for key, text in os.environ.items() if not key.startswith("PYTHON")}
@@ -695,6 +695,8 @@ class Sender:
                         raise
                     made = present
                 self.sent, self.generation = made.size, made.generation
+                if len(piece) < PIECE:  # what a command prints meanwhile is for the next time
+                    return
 
     def append(self, piece: bytes) -> Object:
         """Append a piece to the object; return what it is then."""

@@ -29,12 +29,16 @@ def test_a_file_outlives_a_stop_a_preemption_and_a_question_without_an_answer(
     assert cloud.run("stop", "owned").code == 0
     shown = until(cloud, "owned", "STOPPED")
     assert [row["status"] for row in shown["running"]] == ["TERMINATED"]
+    for words in (["ssh", "owned", "ls"], ["sync", "owned", "--once"]):
+        done = cloud.run(*words, cwd=project)
+        assert done.code == 1 and "Switch it on: berg start owned" in done.err, done.err
     assert cloud.run("start", "owned").code == 0
     until(cloud, "owned", "RUNNING")
     cloud.call("POST", "/_berg/instances/owned/preempt", {})
     until(cloud, "owned", "STOPPED")
     assert cloud.run("start", "owned").code == 0
-    assert until(cloud, "owned", "RUNNING")["running"][0]["id"] == first
+    shown = until(cloud, "owned", "RUNNING")
+    assert shown["running"][0]["id"] == first and shown["reason"] == "", shown["reason"]
     assert (
         cloud.run("ssh", "owned", "cd /root/code/proj && cat mine && ! ls train.py").out == "mine\n"
     )

@@ -3,6 +3,7 @@
 import http.server
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -119,6 +120,14 @@ def test_output_that_nobody_reads(
     done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert (tmp_path / "code").read_text().strip() in code.split(), done.stderr
     assert says in done.stderr and bool(says) == bool(done.stderr), done.stderr
+
+
+def test_an_embedded_cloud_that_is_off_is_named_at_once(cloud: Cloud, project: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
+    for words in (["list"], ["doctor"], ["run", "-g", "0", "true"]):
+        done = cloud.run(*words, cwd=project, BERG_ENDPOINT=endpoint)
+        assert done.code == 1 and "Start it: berg local start" in done.err, done.err
 
 
 class Proxy(http.server.BaseHTTPRequestHandler):

@@ -39,6 +39,12 @@ def run(cmd: str, folder: str | Path = ".", yes: bool = False, **options: Any) -
     others. Raises BergError and leaves nothing behind; also for what `berg run` asks, unless `yes`.
     """
     kinds: tuple[Any, ...] = (Spec, *features.kinds())
+    flags = {  # the longest of each field, as Python writes it
+        max(row.metadata["flags"], key=len).lstrip("-").replace("-", "_"): row.name
+        for kind in kinds
+        for row in option_fields(kind)
+    }
+    options = {flags.get(name, name): value for name, value in options.items()}
     known = [row.name for kind in kinds for row in option_fields(kind)]
     if unknown := sorted(options.keys() - {*known}):
         raise TypeError(f"berg.run() has no option {unknown[0]!r}. It has: {', '.join(known)}")

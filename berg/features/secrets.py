@@ -65,7 +65,9 @@ class Secrets(Feature):
             flag = f"--{key.replace('_', '-')}"
             if texts and set_by(key) != "command line":
                 again = " ".join(f"{flag} {name}" for name in names(texts))
-                raise BergError(f"{plan.job.name} needs its secrets again. Add: {again}")
+                raise BergError(
+                    f"a job's secrets are in no record, and are needed again. Add: {again}"
+                )
             for text in texts:
                 name, value = read(flag, text)
                 if name in plan.job.env or self.values.setdefault(name, value) != value:

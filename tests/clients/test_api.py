@@ -11,7 +11,7 @@ JOB = r"""
 import berg
 
 job = berg.run(
-    "echo lr=$LR; echo x > $BERG_RESULTS_DIR/x; sleep $PAUSE", folder="proj", gpus=0, name="api-1",
+    "echo lr=$LR; echo x > $BERG_RESULTS_DIR/x; sleep $PAUSE", folder="proj", num_gpus=0, name="api-1",
     zones=["us-central1-b"], env={"LR": "0.1", "PAUSE": "0"},
 )
 assert berg.run is berg.run and job == berg.Job("@"), berg.run

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from conftest import Cloud
 
+from berg import usage
+
 SAMPLE = {"time": 0, "cpu_percent": 50, "memory_percent": 25, "received_per_second": 3_000_000,
           "sent_per_second": 0, "gpus": [{"index": 0, "percent": 98, "memory_mb": 1, "memory_total_mb": 4,
           "watt": 350.4, "celsius": 61}]}  # fmt: skip
@@ -33,3 +35,11 @@ def test_machines_of_a_job_and_of_a_user(cloud: Cloud, project: Path) -> None:
     assert "seen has no samples" in cloud.run("top", "seen").err
     samples(cloud, "seen", "seen", 900)
     assert "KILLED: 15m ago" in cloud.run("top", "seen").out
+
+
+def test_a_job_that_prints_all_the_time_has_samples(cloud: Cloud, project: Path) -> None:
+    words = ["run", "-g", "0", "-n", "talks", "--wait"]
+    talk = "for i in $(seq 450); do echo $i; sleep 0.1; done"
+    assert cloud.run(*words, talk, cwd=project).code == 0
+    found = usage.read(cloud.bucket, "talks")["talks"]
+    assert max(sample["time"] for sample in found) > found[0]["time"] + 25, found

@@ -53,7 +53,7 @@ def test_what_cannot_be_a_secret_is_refused(cloud: Cloud, project: Path) -> None
         (["--secret", "TOKEN=/no/such/file"], "cannot read /no/such/file"),
         (["--secret", "BERG_JOB"], "BERG_"),
         (["--secret", "TOKEN", "--env", "TOKEN=1"], "TOKEN has two values"),
-        ([], "needs its secrets again"),  # a repository chooses no file of this computer
+        ([], "are needed again"),  # a repository chooses no file of this computer
     ]:
         done = cloud.run(*run, *words, "true", cwd=project, TOKEN="x")
         assert done.code == 1 and reason in done.err, done.err
