@@ -234,10 +234,11 @@ def take_one(folder: Path, revision: str) -> Snapshot:
         head = git(root, "rev-parse", "--verify", "HEAD")
     except BergError:
         head = ""
-    status = git(root, "status", "--porcelain", "--untracked-files=all", "--no-renames")
-    if conflicts := [line[3:] for line in status.splitlines() if line[:2] in CONFLICTS]:
+    said = git(root, "status", "--porcelain", "-z", "--untracked-files=all", "--no-renames")
+    status = [line for line in said.split("\0") if line]
+    if conflicts := [line[3:] for line in status if line[:2] in CONFLICTS]:
         raise BergError(f"{', '.join(conflicts[:3])}: merge conflicts. Resolve them: git status")
-    changed = [f"{line[:2].strip()[:1]} {line[3:]}" for line in status.splitlines()]
+    changed = [f"{line[:2].strip()[:1]} {line[3:]}" for line in status]
     own = environments([line[2:] for line in changed if line[0] == "?"])
     changed = [line for line in changed if not line[2:].startswith(own)]
     clean = Snapshot(root, head, head, branch, [], cwd)

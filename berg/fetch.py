@@ -86,11 +86,13 @@ class Fetch:
         """Download the newest moment, or the last one before `view_ns`; without any, the plain objects."""
         if not self.folder.exists() and not self.rows(view_ns):
             return self.done
-        (self.folder / PARTS).mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder / NOTES, "a+") as notes:
             fcntl.flock(notes, fcntl.LOCK_EX)  # of another fetch
+            (self.folder / PARTS).mkdir(exist_ok=True)
             notes.seek(0)
-            self.notes = json.loads(notes.read() or "{}")
+            with contextlib.suppress(ValueError):  # a full disk may have cut it off
+                self.notes = json.loads(notes.read() or "{}")
             try:
                 rows = self.rows(view_ns)
                 self.done.files = len(rows)

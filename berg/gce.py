@@ -393,12 +393,16 @@ def insert(config: Config, request: dict[str, Any], names: list[str], zone: str)
             compute_v1.BulkInsertInstanceResource.from_json(json.dumps(many))
         )
         method = client.bulk_insert_unary
-    try:
-        operation = google.retry(lambda: method(request=arguments, retry=None, timeout=60))
-    except exceptions.GoogleAPICallError as error:
-        details = error.errors[0] if error.errors else {}
-        cause = details.get("reason", "") if isinstance(details, dict) else ""
-        raise GoogleError(int(error.code or 0), cause, str(error.message)) from None
+
+    def ask() -> Any:
+        try:
+            return method(request=arguments, retry=None, timeout=60)
+        except exceptions.GoogleAPICallError as error:
+            details = error.errors[0] if error.errors else {}
+            cause = details.get("reason", "") if isinstance(details, dict) else ""
+            raise GoogleError(int(error.code or 0), cause, str(error.message)) from None
+
+    operation = google.retry(ask)
     google.wait(config, {"name": operation.name, "zone": zone})
 
 

@@ -470,6 +470,7 @@ def execute(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
         exit_code = run.watch(installer)
     if exit_code:

@@ -11,6 +11,7 @@
 berg_results/<results>/              the results
 """
 
+import contextlib
 import hashlib
 import json
 import re
@@ -32,6 +33,7 @@ NAME = re.compile(r"[a-z]([a-z0-9-]{0,56}[a-z0-9])?")
 RESULTS = "/root/berg_results"
 OBEYED = {".git", ".hg", ".svn"}  # programs on a laptop would obey what is below
 JOBS = ".berg/jobs/"
+ROWS = ".berg/rows/"
 SILENT = 300  # seconds without a machine and without a new state, after which a job is LOST
 BEAT = 180  # seconds without a word, after which a machine that waits is gone
 
@@ -178,7 +180,7 @@ def state_path(name: str) -> str:
 
 
 def rows_prefix(name: str) -> str:
-    return f".berg/rows/{name}/"
+    return f"{ROWS}{name}/"
 
 
 def login_file(name: str, machine_id: str) -> str:
@@ -256,6 +258,11 @@ def parse(kind: type[Record], content: bytes, name: str) -> Record:
         record = kind(**known)
         check_name(re.sub(r"/\d+$", "", record.name))
         check_results(record.results)
+        if isinstance(record, Job) and not all(
+            fits(record.code.get(key), hint)
+            for key, hint in (("head", str), ("commit", str), ("changed", list[str]))
+        ):
+            raise ValueError(f"its code is {record.code!r}")
         if isinstance(record, State):
             age(record.changed_at), age(record.created_at), record.waits
         return record
@@ -313,6 +320,15 @@ def states(bucket: Bucket, begun: str = "") -> list[State]:
             except BergError:
                 continue
     return sorted(found, key=lambda state: state.created_at)
+
+
+def writers(bucket: Bucket) -> list[State]:
+    """What has a results folder: all jobs, and the rows of sweeps that have begun."""
+    found = states(bucket)
+    for item in bucket.list(ROWS):
+        with contextlib.suppress(BergError):
+            found.append(state_of(item))
+    return found
 
 
 def row_states(bucket: Bucket, name: str) -> dict[int, tuple[State, int]]:

@@ -606,7 +606,8 @@ def to_kill(config: Config, name: str, now: bool, yes: bool) -> Callable[[], str
     if not state.id == job.id == find(config, name).id:  # then the machines may be another one's
         raise BergError(f"{name} is another job now, which was not touched. See: berg show {name}")
     is_box = job.is_devbox or any(machine.is_devbox for machine in machines)
-    if (state.waits or not state.is_final) and (is_box or job.user != config.user):
+    is_there = bool(machines) or state.waits or not state.is_final
+    if is_there and (is_box or job.user != config.user):
         question = (
             f"Delete the devbox {name} and what is on its disk?" if is_box else f"End {name}?"
         )
@@ -783,7 +784,11 @@ def removal(config: Config, name: str) -> list[Object]:
         records.rows_prefix(name),
         f".berg/moments/{name}/",
     ]
-    others = {each.results: each.name for each in records.states(bucket) if each.name != name}
+    others = {
+        each.results: each.name
+        for each in records.writers(bucket)
+        if each.name.partition("/")[0] != name
+    }
     for folder in {state.results, *(row.results for row in own_rows(bucket, state))}:
         sharing = [
             other for results, other in others.items() if f"{results}/".startswith(f"{folder}/")

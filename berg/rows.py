@@ -246,7 +246,7 @@ def take(run: Run) -> Run | None:
         state, generation = states.get(number, (None, 0))
         if state is None or state.id != run.job.id:  # none, or of a sweep that had the name
             state = replace(run.state, name=job.name, state=SUBMITTED, results=job.results)
-            state.attempt, state.machines, state.times = 1, 1, {}
+            state.attempt, state.machines, state.times, state.seconds_before = 1, 1, {}, 0.0
         if state.state != SUBMITTED and number not in mine:
             if state.is_final or not is_lost(run, state):
                 continue

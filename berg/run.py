@@ -32,7 +32,7 @@ from berg.bucket import Bucket, Changed
 from berg.config import Config
 from berg.feature import Feature
 from berg.job import Job, State
-from berg.options import complete_names, given, option, options_of, set_by
+from berg.options import complete_names, given, option, option_fields, options_of, set_by
 
 LEAVING = 90  # seconds in which a machine is gone whose job has ended
 NOT_AGAIN = {
@@ -229,7 +229,7 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
     threading.Thread(target=load_client, daemon=True).start()
     name = jobs.check_name(spec.name or jobs.new_name(snapshot.repo))
     results = jobs.check_results(spec.results or jobs.results_of(cmd) or name)
-    if results != name:
+    if spec.name or results != name:
         check_unused(config, results)
     if several > 1:
         jobs.check_name(f"{name}-{several - 1}", "a name for the job's last machine")
@@ -282,12 +282,11 @@ def check_unused(config: Config, results: str) -> None:
     """Raise BergError if a job that has not ended has this folder of results, one in it or above it."""
     from berg import jobs as commands
 
-    for state in jobs.states(Bucket(config)):
+    for state in jobs.writers(Bucket(config)):
         outer, inner = sorted([f"{state.results}/", f"{results}/"])
         if state.is_final or not inner.startswith(outer):
             continue
-        machines = place.machines(config, state.name) or commands.host_of(config, state)
-        if not commands.judged(config, state, machines).is_final:
+        if not commands.find(config, state.name).is_final:
             raise BergError(
                 f"{state.name}, which has not ended, has the results folder {state.results}. "
                 f"Name another one (-r), or end it: berg kill {state.name}"
@@ -520,6 +519,10 @@ def go(config: Config, plan: Plan, then: Then) -> None:
     sys.exit(code)
 
 
+def sweep_of(row: str) -> str:
+    return row.partition("/")[0]
+
+
 def resume_plan(
     config: Config, name: str, again: list[Feature], folder: Path | None = None
 ) -> Plan:
@@ -531,6 +534,10 @@ def resume_plan(
 
     bucket = Bucket(config)
     state = commands.find(config, name)
+    if rows_.number_of(state.name) is not None:
+        raise BergError(
+            f"{name} is a row. The sweep goes on with: berg run --resume {sweep_of(name)}"
+        )
     if not state.is_final:
         raise BergError(f"{state.name} is {state.state}. End it first: berg kill {state.name}")
     if state.state == jobs.SUCCEEDED:
@@ -546,7 +553,9 @@ def resume_plan(
             if state.waits or time.monotonic() > end:
                 raise BergError(f"{job.name} still has a machine. End it: berg kill {job.name}")
             time.sleep(1)
-    _, generation = jobs.read_state(bucket, state.name)
+    last, generation = jobs.read_state(bucket, state.name)
+    if (last.id, last.attempt) != (state.id, state.attempt):
+        raise BergError(f"{state.name} was resumed meanwhile. See: berg show {state.name}")
     gpus = job.gpu_type if job.gpus else "l4"
     given_again = {type(each): each for each in again}
     used = [given_again.get(type(each), each) for each in features.of(job)]
@@ -641,13 +650,16 @@ def rerun(spec: Spec, then: Then, *kinds: Feature, before: str, new_code: bool) 
     from berg import jobs as commands
 
     config = Config.load()
-    earlier = jobs.read_job(Bucket(config), commands.choose(config, [before])[0])
+    before = commands.find(config, before).name if before == "@" else before
+    if rows_.number_of(before) is not None:
+        raise BergError(f"{before} is a row. All rows again: berg rerun {sweep_of(before)}")
+    earlier = jobs.read_job(Bucket(config), before)
     new = given([spec, *kinds])
     if not (spec.grid or spec.tasks):  # a record names no file of this computer
         spec.rows = earlier.rows
     for name in earlier.options.keys() - new.keys() - NOT_AGAIN:
         for kind in (spec, *kinds):
-            if hasattr(kind, name):
+            if name in [each.name for each in option_fields(type(kind))]:
                 if not jobs.fits(earlier.options[name], typing.get_type_hints(type(kind))[name]):
                     raise BergError(
                         f"the record of {before} has no {name} that fits. Give it again"

@@ -188,19 +188,21 @@ class Run:
             self.generation = jobs.write_state(self.bucket, self.state, generation)
 
     def look(self) -> None:
-        """Raise Over if the job is to end before its command runs."""
+        """Raise EndEarly if the job is to end before its command runs."""
         if ending := look(self):
             raise EndEarly(ending)
 
     def watch(self, process: subprocess.Popen[bytes]) -> int:
-        """Wait for a program of the preparation; raise EndEarly if the job is to end meanwhile."""
+        """Wait for a program of the preparation, with a session of its own; raise EndEarly if the job is to
+        end meanwhile.
+        """
         try:
             while (exit_code := process.poll()) is None:
                 self.look()
                 time.sleep(0.05)
             return exit_code
         except EndEarly:
-            process.terminate()
+            os.killpg(process.pid, signal.SIGTERM)
             raise
 
 
@@ -376,7 +378,8 @@ def ending_of(run: Run, mirror: Mirror) -> Ending:
     except Exception as error:
         traceback.print_exc()
         text = str(error) if isinstance(error, BergError) else f"{type(error).__name__}: {error}"
-        return Ending("FAILED", text)
+        # A devbox that was on before can be started again: its disk is its user's.
+        return Ending(STOPPED if run.has_begun and run.job.is_devbox else "FAILED", text)
 
 
 def prepare(run: Run, mirror: Mirror) -> None:
@@ -454,8 +457,8 @@ def run_command(run: Run, mirror: Mirror) -> Ending:
         finally:
             if left := command.end_leftovers():
                 run.say(f"Ended {left} processes that the command left running")
-    if job.is_devbox and run.ending:
-        return run.ending
+    if job.is_devbox:
+        return run.ending or Ending(STOPPED, "somebody ended its process `sleep`")
     if run.ending:
         return replace(run.ending, exit_code=run.ending.exit_code or exit_code)
     if exit_code:

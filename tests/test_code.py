@@ -68,7 +68,7 @@ def test_the_working_tree_travels_as_it_is(cloud: Cloud, project: Path) -> None:
     (project / "dangling").symlink_to("nowhere")
     (project / "sp ace 'q\" ünï").mkdir()
     (project / "sp ace 'q\" ünï/-ö\tt").write_text("new")
-    for left in ("data/big", "x.tmp", "env/pyvenv.cfg", "env/bin/python"):
+    for left in ("data/big", "x.tmp", "my env/pyvenv.cfg", "my env/bin/python"):
         (project / left).parent.mkdir(parents=True, exist_ok=True)
         (project / left).write_text("stays here")
     git(project, "add", "kept", "run")
@@ -76,7 +76,7 @@ def test_the_working_tree_travels_as_it_is(cloud: Cloud, project: Path) -> None:
     words = ["run", "-g", "0", "-n", "travels", "--wait", "python3 list.py"]
     assert cloud.run(*words, cwd=project).code == 0, cloud.log("travels")
     (line,) = [line for line in cloud.log("travels").splitlines() if line.startswith("listed ")]
-    assert json.loads(line[7:]) == listed(project, "data/", "x.tmp", "env/")
+    assert json.loads(line[7:]) == listed(project, "data/", "x.tmp", "my env/")
     assert (git(project, "status", "--porcelain"), git(project, "for-each-ref")) == before
 
 

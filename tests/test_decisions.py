@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from berg import BergError, metrics, rows
+from berg import BergError, features, metrics, rows
 from berg import job as jobs
 from berg.features import docker
 from berg.fetch import Fetch, LeftOut
@@ -142,8 +142,22 @@ def test_a_damaged_record_is_an_error_that_names_it(content):
         jobs.parse(State, content, "state.json")
 
 
+JOB = {"name": "j", "cmd": "true", "repo": "r", "results": "j"}
+JOB["code"] = {"head": "", "commit": "", "changed": []}
+
+
 def test_fields_of_a_later_berg_are_left_out():
     assert jobs.parse(State, state(unheard={"of": 1}), "x").name == "j"
+    job = Job(**JOB)
+    job.features = {"Spot": {"spot": True, "unheard": 1}, "Unheard": {}}
+    assert [type(each).__name__ for each in features.of(job)] == ["Spot"]
+
+
+@pytest.mark.parametrize("code", [{}, {"head": 7}, {"head": "", "commit": "", "changed": "no"}])
+def test_a_job_whose_code_is_none_is_an_error(code):
+    content = Job(**{**JOB, "code": code}).content()
+    with pytest.raises(BergError, match=r"j\.json"):
+        jobs.parse(Job, content, "j.json")
 
 
 @pytest.mark.parametrize(

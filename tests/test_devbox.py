@@ -48,6 +48,19 @@ def test_a_file_outlives_a_stop_a_preemption_and_a_question_without_an_answer(
     assert until(cloud, "owned", "KILLED")["running"] == []
 
 
+def test_a_devbox_whose_process_somebody_ends_can_be_started_again(
+    cloud: Cloud, project: Path
+) -> None:
+    assert cloud.run("devbox", "-g", "0", "-n", "ended", cwd=project).code == 0
+    until(cloud, "ended", "RUNNING")
+    cloud.run("ssh", "ended", "touch mine; pkill -f 'sleep infinity'")
+    assert "sleep" in until(cloud, "ended", "STOPPED")["reason"]
+    assert cloud.run("start", "ended").code == 0
+    until(cloud, "ended", "RUNNING")
+    assert cloud.run("ssh", "ended", "ls mine").out == "mine\n"
+    assert cloud.run("kill", "-y", "ended").code == 0
+
+
 def test_a_job_has_no_disk_to_keep(cloud: Cloud, project: Path) -> None:
     assert cloud.run("run", "-g", "0", "-n", "job", "sleep 100", cwd=project).code == 0
     done = cloud.run("stop", "job")

@@ -212,8 +212,8 @@ def test_jobs_say_what_they_leave_behind(cloud: Cloud, project: Path) -> None:
     assert cloud.run(*CPU, *words, cwd=project).code == 0
     missing = json.loads(cloud.run("show", "leaves", "--json").out)["missing"]
     assert {*missing} == {"/root/ray_results/", "/workspace/", "/tmp/", "/root/code/proj/outputs/"}
-    assert "1 files, 2.0 MB" in missing["/root/ray_results/"]
-    assert "/root/ray_results: 1 files, 2.0 MB" in cloud.log("leaves")
+    assert "1 file, 2.0 MB" in missing["/root/ray_results/"]
+    assert "/root/ray_results: 1 file, 2.0 MB" in cloud.log("leaves")
 
 
 def test_a_record_chooses_no_file_of_this_computer(cloud: Cloud, project: Path) -> None:

@@ -18,9 +18,40 @@ def test_a_folder_of_results_has_one_live_job(cloud: Cloud, project: Path) -> No
     assert done.code == 1 and "berg kill holds" in done.err, done.err
     assert not cloud.read(".berg/jobs/wants_state.json")
     plan = ["--dry-run", "true"]
+    done = cloud.run(*CPU, "other", "-r", "wants", "sleep 300", cwd=project)
+    assert done.code == 0, done.err
+    done = cloud.run(*CPU, "wants", *plan, cwd=project)
+    assert done.code == 1 and "other, which has not ended" in done.err, done.err
+    assert cloud.run("kill", "-y", "--now", "other").code == 0
     assert cloud.run(*CPU, "wants", "-r", "held/on", *plan, cwd=project).code == 0
     assert cloud.run("kill", "-y", "--now", "holds").code == 0
     assert cloud.run(*CPU, "wants", "-r", "held/one", *plan, cwd=project).code == 0
+
+
+def test_folders_of_rows_are_theirs(cloud: Cloud, project: Path) -> None:
+    command = "mkdir -p /root/berg_results/rows-{x}; date >/root/berg_results/rows-{x}/file"
+    words = [
+        "run",
+        "-g",
+        "0",
+        "-n",
+        "rows",
+        "--grid",
+        "x=a,b",
+        "--parallel",
+        "1",
+        "--wait",
+        command,
+    ]
+    assert cloud.run(*words, cwd=project).code == 0
+    done = cloud.run(*CPU, "shares", "-r", "rows-a", "--wait", "true", cwd=project)
+    assert done.code == 0 and cloud.read("berg_results/rows-a/file"), done.err
+    done = cloud.run("rm", "-y", "shares")
+    assert done.code == 0 and "berg_results/rows-a stays: rows/0 has it as well" in done.err
+    assert cloud.read("berg_results/rows-a/file")
+    for again in (["rerun", "rows/1"], ["run", "--resume", "rows/1"]):
+        done = cloud.run(*again, "--dry-run", cwd=project)
+        assert done.code == 1 and "rows/1 is a row" in done.err, done.err
 
 
 def test_a_relative_path_leads_to_the_results_and_a_rerun_has_its_own(

@@ -18,11 +18,9 @@ import click
 
 import berg
 import berg.run as submission
-from berg import BergError, features, google, jobs, logs
-from berg import job as records
+from berg import BergError, features, fetch, google, jobs, logs
 from berg.bucket import Bucket
 from berg.config import Config
-from berg.fetch import Fetch
 from berg.job import State
 from berg.options import as_field, option_fields, repo_defaults
 from berg.run import Spec
@@ -132,18 +130,11 @@ class Job:
     def fetch(self, folder: str | Path | None = None) -> Path:
         """Download new and changed results to a folder (~/berg_results/…), and return it."""
         with explained(self.config) as config:
-            state = jobs.find(config, self.name)
-            standard = Path.home() / "berg_results" / state.results
-            target = Path(folder).expanduser() if folder else standard
-            where = f"{Path(records.RESULTS).name}/"
-            mine = Fetch(Bucket(config), where, state.results, target, self.name, state.machines)
-            if not mine.rows(None):
+            own = Path(folder).expanduser() if folder else None
+            parts, target, _ = fetch.of_job(config, self.name, own)
+            files, _ = fetch.download_all(parts, 0)
+            if not files:
                 raise BergError(f"{self.name} has no results yet. Its log: berg log {self.name}")
-            done = mine.run()
-        for path, reason in done.left.items():
-            log.warning("%s was not downloaded: %s", path, reason)
-        for path, kept in done.kept.items():
-            log.warning("%s was edited here: your version is now %s", path, kept)
         return target
 
     def kill(self, now: bool = False) -> State:

@@ -137,7 +137,7 @@ def create(box: str, family: str, as_default: bool, as_json: bool) -> None:
     if as_default:
         settings = Config.read()
         settings.default_image = name
-        settings.save()
+        settings.save("default_image")
         terminal.say(f"From now on jobs boot the newest image of {name}")
     else:
         terminal.say(

@@ -59,7 +59,7 @@ class Result:
     is_good: bool
 
 
-class Unexpected(Exception):
+class Unexpected(BergError):
     """A step saw something else than what is promised."""
 
 
@@ -305,21 +305,17 @@ def take(trial: Trial, step: Step) -> Result:
     return Result(step.name, step.proves, time.monotonic() - began, saw, is_good)
 
 
-def clean_up(trial: Trial) -> Result:
+def reap(trial: Trial, name: str, options: list[str]) -> str:
     """Delete all that the steps made, and look whether that is all."""
-    trial.is_over, began, known = False, time.monotonic(), len(trial.answers)
-    mine = f"{trial.prefix}-*"
+    known, mine = len(trial.answers), f"{trial.prefix}-*"
     for words in (["kill", "--now"], ["rm"], ["data", "rm"]):
         with contextlib.suppress(Unexpected):  # there is none, or the looks below name it
             trial.berg(*words, "-y", f"{trial.prefix}-data" if words[0] == "data" else mine)
     del trial.answers[known:]
     found = [machine.name for machine in gce.machines(trial.config)]
     found += [row["name"] for row in json.loads(trial.berg("reap", "--json"))]
-    left = sorted({name for name in found if name.startswith(trial.prefix)})
-    saw = f"left: {', '.join(left)}" if left else "nothing is left"
-    return Result(
-        "reap", "no machine, disk or group stays", time.monotonic() - began, saw, not left
-    )
+    expect([each for each in found if each.startswith(trial.prefix)], [], "what is left")
+    return "nothing is left"
 
 
 def anonymous(trial: Trial, text: str) -> str:
@@ -402,22 +398,20 @@ def try_(
 def run_all(trial: Trial, steps: list[Step]) -> list[Result]:
     """Run the steps and clean up, also after Ctrl-C; each result is printed when it is known."""
     results: list[Result] = []
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        waited = [pool.submit(take, trial, step) for step in steps]
-        try:
-            for each in as_completed(waited):
-                results.append(each.result())
-                tell(results[-1])
-        except KeyboardInterrupt:
-            trial.is_over = True
-            terminal.say(
-                f"Ending what runs, and cleaning up; by hand: berg kill -y '{trial.prefix}-*'"
-            )
-            pool.shutdown(cancel_futures=True)
-            clean_up(trial)
-            raise
-    results.append(clean_up(trial))
-    tell(results[-1])
+    pool = ThreadPoolExecutor(AT_ONCE)
+    try:
+        for done in as_completed([pool.submit(take, trial, step) for step in steps]):
+            results.append(done.result())
+            tell(results[-1])
+    except KeyboardInterrupt:
+        terminal.say(f"Ending what runs, and cleaning up; by hand: berg kill -y '{trial.prefix}-*'")
+        raise
+    finally:
+        trial.is_over = True
+        pool.shutdown(cancel_futures=True)
+        trial.is_over = False
+        results.append(take(trial, Step(reap, "no machine, disk or group stays")))
+        tell(results[-1])
     return results
 
 

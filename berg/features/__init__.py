@@ -6,6 +6,7 @@ Nothing is imported until it is used: `berg --help` reads these two tables.
 from __future__ import annotations
 
 import functools
+from dataclasses import fields
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -46,7 +47,11 @@ def kinds() -> tuple[type[Feature], ...]:
 
 
 def of(job: Job) -> list[Feature]:
-    """The features of a job, as its record has them; an unknown one is another version's."""
-    return [
-        kind(**job.features[kind.__name__]) for kind in kinds() if kind.__name__ in job.features
-    ]
+    """The features of a job, as its record has them; what is unknown of it is another version's."""
+    found = []
+    for kind in kinds():
+        if kind.__name__ in job.features:
+            names = {each.name for each in fields(kind)}
+            record = job.features[kind.__name__].items()
+            found.append(kind(**{name: value for name, value in record if name in names}))
+    return found

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from berg import BergError, gce, google
+from berg.boot import BERG
 from berg.bucket import trouble
-from berg.code import ROOT
 from berg.feature import Feature
 from berg.google import GoogleError
 from berg.job import FINAL
@@ -41,7 +41,7 @@ GRANTED = 600  # seconds until a right that was given counts everywhere: some mi
 ROLE = "bergSecret"  # in the project; given on one secret
 RIGHTS = ["secretmanager.versions.access", "secretmanager.secrets.delete"]
 MOUNTED = Path("/etc/berg/secrets/values")  # the JSON object, on what has it without Secret Manager
-NETRC, NETRC_FILE = "NETRC", ROOT / "berg/netrc"  # a variable that names a file; this one
+NETRC, NETRC_FILE = "NETRC", BERG / "netrc"  # a variable that names a file; this one
 
 
 @dataclass
@@ -135,7 +135,9 @@ def read(flag: str, text: str) -> tuple[str, str]:
 
 def is_over(run: Run, ending: Ending) -> bool:
     """Whether the whole job ends with this: no row of it, and not to begin the next attempt."""
-    is_last = run.leads or bool(run.job.rows)  # any machine may be the last of a sweep
+    from berg import machines
+
+    is_last = machines.goes_last(run) or bool(run.job.rows)  # any may be the last of a sweep
     return is_last and ending.state in FINAL and "/" not in run.job.name
 
 

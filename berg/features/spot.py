@@ -85,7 +85,7 @@ def path(region: str) -> str:
 
 def groups(config: Config, job: Job) -> list[dict[str, Any]]:
     """The group that was made for this very job, not another one's of the same name."""
-    columns = "items/*/instanceGroupManagers(name,region,zone,allInstancesConfig)"
+    columns = "nextPageToken,items/*/instanceGroupManagers(name,region,zone,allInstancesConfig)"
     query = {"filter": f'name="{job.name}"', "fields": columns}
     return [
         row
