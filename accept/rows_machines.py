@@ -596,7 +596,11 @@ def killed_while_submits_sleep(t: Trial, points: list[Point], victim: str) -> No
     t.cloud.control("DELETE", "faults")
     if victim == "box":
         kills[box] = other.start("kill", "-y", box, cwd=t.repo)
-    killed = [name for name, kill in kills.items() if end(t, kill, 120) == 0]
+    killed = [
+        name
+        for name, kill in kills.items()
+        if end(t, kill, 120) == 0 and t.state(name)["state"] != "SUCCEEDED"  # it was over before
+    ]
     check(killed, "nothing could be killed")
     wake(t, sleepers.values(), since)
     if box and victim == "job":
