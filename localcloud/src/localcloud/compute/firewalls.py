@@ -20,7 +20,6 @@ from localcloud.compute.checks import (
     check_name,
     invalid,
     last,
-    merged,
     not_found,
     number_of,
 )
@@ -241,41 +240,6 @@ async def insert_firewall(compute: Compute, call: Call) -> dict:
         raise already_exists(f"projects/{project}/global/firewalls/{row['name']}")
     known.append({**row, "creationTimestamp": compute.timestamp()})
     return changed(compute, call, "insert", row["name"])
-
-
-async def change_firewall(compute: Compute, call: Call) -> dict:
-    """Replace a rule (update), or what the request names of it (patch)."""
-    project, name, body = call.params["project"], call.params["firewall"], call.body or {}
-    known = rules(compute, project)
-    old = next((row for row in known if row["name"] == name), None)
-    if old is None:
-        raise not_found(f"projects/{project}/global/firewalls/{name}")
-    if (body.get("name") or name) != name:
-        raise invalid("resource.name", body["name"], "The name of a rule cannot be changed.")
-    kept = {}
-    if call.method.endswith("patch"):
-        kept = {key: old[key] for key in KEPT if key in old}
-        for one, other in (("allowed", "denied"), ("denied", "allowed")):
-            if body.get(one):
-                kept.pop(other, None)
-    row = rule(compute, project, merged(kept, {"network": old["network"], **body, "name": name}))
-    if row["direction"] != old["direction"]:
-        why = "The direction of a rule cannot be changed."
-        raise invalid("resource.direction", row["direction"], why)
-    if row["network"] != old["network"]:
-        raise invalid(
-            "resource.network", row["network"], "The network of a rule cannot be changed."
-        )
-    known[known.index(old)] = {**row, "creationTimestamp": old["creationTimestamp"]}
-    return changed(compute, call, call.method.rpartition(".")[2], name)
-
-
-async def effective_firewalls(compute: Compute, call: Call) -> dict:
-    """The rules of a network; there are no policies."""
-    path = f"projects/{call.params['project']}/global/networks/{call.params['network']}"
-    if networks.network_at(compute, LINK + path) is None:
-        raise not_found(path)
-    return {"firewalls": of_network(compute, LINK + path)}
 
 
 async def delete_firewall(compute: Compute, call: Call) -> dict:

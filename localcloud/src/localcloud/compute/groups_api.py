@@ -54,7 +54,7 @@ async def insert_group(compute: Compute, call: Call) -> dict:
     for field in body:
         if field not in (slices.HONOURED if zone else HONOURED) and body[field]:
             raise missing(field)
-    template, version = template_of(compute, project, region, body)
+    template, version = template_of(compute, project, body)
     group = Group(project, region, {"name": body["name"]}, {}, zone=zone)
     if group.key in compute.groups:
         raise checks.already_exists(group.path)
@@ -109,21 +109,16 @@ def missing(field: str) -> ApiError:
     return checks.missing(f"resource.{field}")
 
 
-def template_of(compute: Compute, project: str, region: str, body: dict) -> tuple[str, dict]:
+def template_of(compute: Compute, project: str, body: dict) -> tuple[str, dict]:
     """The link of the template that a group shall use, and the version that names it. Versions win."""
     versions = body.get("versions") or [{"instanceTemplate": body.get("instanceTemplate", "")}]
     if len(versions) > 1 or versions[0].get("targetSize"):
         raise missing("versions[].targetSize")
     link = versions[0].get("instanceTemplate", "")
-    match = re.fullmatch(
-        r"(?:.*projects/([^/]+)/)?(?:global|regions/([^/]+))/instanceTemplates/([^/]+)", link
-    )
+    match = re.fullmatch(r"(?:.*projects/([^/]+)/)?global/instanceTemplates/([^/]+)", link)
     if not match:
         raise checks.invalid("resource.instanceTemplate", link, "The URL is malformed.")
-    if match[2] not in (None, region):
-        why = f"The template must be global or in the region of the group, {region}."
-        raise checks.invalid("resource.instanceTemplate", link, why)
-    found = templates.find(compute, match[1] or project, match[3], match[2] or "")
+    found = templates.find(compute, match[1] or project, match[2])
     return found["selfLink"], versions[0]
 
 
@@ -312,46 +307,6 @@ def by_place(
     return kind, [(group.zone or group.region, show(group)) for group in here]
 
 
-def instance_group(compute: Compute, group: Group) -> dict:
-    """The InstanceGroup that belongs to a managed group: its existing machines."""
-    where = "zone" if group.zone else "region"
-    kept = {
-        key: group.resource[key]
-        for key in ("name", "creationTimestamp", "description", where, "fingerprint")
-    }
-    link = group.resource["instanceGroup"]
-    size = sum(instance.group == group.path for instance in compute.instances.values())
-    same = {"kind": "compute#instanceGroup", "id": checks.number_of(link), "selfLink": link}
-    return {
-        **kept,
-        **same,
-        "size": size,
-        "network": f"{LINK}projects/{group.project}/global/networks/default",
-    }
-
-
-async def list_instance_groups(compute: Compute, call: Call) -> dict:
-    groups = [group for group in compute.groups.values() if group.project == call.params["project"]]
-    return listed(
-        call, "instanceGroup", *by_place(call, groups, lambda group: instance_group(compute, group))
-    )
-
-
-async def get_instance_group(compute: Compute, call: Call) -> dict:
-    kind = "zone" if "zone" in call.params else "region"
-    project, where, name = (call.params[key] for key in ("project", kind, "instanceGroup"))
-    if (project, where, name) not in compute.groups:
-        raise checks.not_found(f"projects/{project}/{kind}s/{where}/instanceGroups/{name}")
-    return instance_group(compute, compute.groups[project, where, name])
-
-
-async def no_autoscalers(compute: Compute, call: Call) -> dict:
-    """gcloud asks for them whenever it shows or deletes a group."""
-    if "region" in call.params:
-        return listed(call, "regionAutoscaler", "regions", [])
-    return listed(call, "autoscaler", "zones", [])
-
-
 async def delete_group(compute: Compute, call: Call) -> dict:
     """The operation ends when all members are gone."""
     group = open_group(compute, call)
@@ -368,12 +323,6 @@ async def delete_group(compute: Compute, call: Call) -> dict:
 
 
 # --- changes of a group
-
-
-def to_size(group: Group, size: int) -> tuple[list[str], list[str]]:
-    """The members that come and those that go, so that a group has so many."""
-    there = sorted(compute_groups.wanted(group), key=lambda name: group.members[name]["created"])
-    return new_names(group, max(0, size - len(there))), there[: max(0, len(there) - size)]
 
 
 # --- members
@@ -400,12 +349,6 @@ def change_members(
         group.resource["id"],
         work,
     )
-
-
-async def resize(compute: Compute, call: Call) -> dict:
-    group, size = open_group(compute, call), check_size("size", call.params["size"])
-    more, fewer = to_size(group, size)
-    return change_members(compute, call, group, more, fewer)
 
 
 async def create_instances(compute: Compute, call: Call) -> dict:
@@ -498,9 +441,7 @@ def managed(compute: Compute, group: Group, name: str) -> dict:
 MANAGER = {
     "insert": insert_group,
     "get": get_group,
-    "list": list_groups,
     "delete": delete_group,
-    "resize": resize,
     "createInstances": create_instances,
     "deleteInstances": delete_instances,
     "listManagedInstances": list_managed_instances,
@@ -509,19 +450,8 @@ HANDLERS = {
     "instanceTemplates.insert": templates.insert_template,
     "instanceTemplates.get": templates.get_template,
     "instanceTemplates.list": templates.list_templates,
-    "instanceTemplates.aggregatedList": templates.list_templates,
     "instanceTemplates.delete": templates.delete_template,
-    "regionInstanceTemplates.insert": templates.insert_template,
-    "regionInstanceTemplates.get": templates.get_template,
-    "regionInstanceTemplates.list": templates.list_templates,
-    "regionInstanceTemplates.delete": templates.delete_template,
     "instanceGroupManagers.aggregatedList": list_groups,
     **{f"regionInstanceGroupManagers.{verb}": handler for verb, handler in MANAGER.items()},
     **{f"instanceGroupManagers.{verb}": handler for verb, handler in MANAGER.items()},
-    "instanceGroups.get": get_instance_group,
-    "regionInstanceGroups.get": get_instance_group,
-    "instanceGroups.list": list_instance_groups,
-    "regionInstanceGroups.list": list_instance_groups,
-    "regionAutoscalers.list": no_autoscalers,
-    "autoscalers.list": no_autoscalers,
 }

@@ -226,11 +226,6 @@ def owner(project: str, given: dict) -> str:
     return (found and found["project"]) or project
 
 
-def owner_of(instance: Instance) -> str:
-    """Return the project whose network a machine is on."""
-    return owner(instance.project, instance.resource["networkInterfaces"][0])
-
-
 # --- addresses
 
 

@@ -30,9 +30,6 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
     """Return the handler of every method that is served, by method id."""
     table: dict[str, Callable] = {
         "create": create,
-        "list": list_keys,
-        "get": get,
-        "delete": delete,
     }
     prefix = "iam.projects.serviceAccounts.keys."
     return {f"{prefix}{verb}": functools.partial(each, cloud) for verb, each in table.items()}

@@ -21,7 +21,6 @@ REASONS = {
     "Too long": "FieldValueTooLong",
     "Too many": "FieldValueTooMany",
 }
-TEMPLATES = ("jobs", "deployments", "replicasets")
 
 
 class Unfit(Refusal):
@@ -43,8 +42,6 @@ def check_form(kind: Kind, body: Any, strict: bool) -> None:
     prefix = f'{name} in version "{api.rpartition("/")[2]}" cannot be handled as a {kind.name}: '
     if (name, api) != (kind.name, kind.api):
         raise Unfit(prefix, f'no kind "{name}" is registered for version "{api}" here')
-    if kind.api not in schema.MODULES:
-        return  # Kueue's
     found = schema.errors(kind.api, kind.name, body)
     types = [each for each in found if not each.startswith("unknown field")]
     if types:  # Go's decoder stops at the first wrong type
@@ -85,9 +82,8 @@ def check_meaning(plural: str, body: dict) -> None:
     bad = object_checks.metadata_errors(plural, meta) + object_checks.object_errors(plural, body)
     if plural == "pods":
         bad += pod_checks.pod_errors(spec, "spec")
-    if plural in TEMPLATES:
-        bad += pod_checks.template_errors(spec.get("template") or {}, "spec.template")
     if plural == "jobs":
+        bad += pod_checks.template_errors(spec.get("template") or {}, "spec.template")
         bad += job_checks.job_errors(spec, meta)
         if not spec.get("manualSelector"):  # the name is a label of its pods, too
             check_label_value(meta.get("name", ""), "spec.template.labels", bad)

@@ -1,11 +1,9 @@
-"""What Kubernetes and Kueue's webhook refuse of a job besides what its schema says, in their words."""
+"""What Kubernetes refuses of a job besides what its schema says, in its words."""
 
 from __future__ import annotations
 
-from localcloud.kubernetes.kinds import Refusal
 from localcloud.kubernetes.words import (
     LABEL,
-    SUBDOMAIN,
     compact,
     invalid,
     not_negative,
@@ -14,8 +12,6 @@ from localcloud.kubernetes.words import (
     supported,
 )
 
-QUEUES = "kueue.x-k8s.io"
-QUEUE = f"{QUEUES}/queue-name"
 IMMUTABLE = (
     "completions",
     "selector",
@@ -74,24 +70,3 @@ def change_errors(old: dict, new: dict) -> list[str]:
         for key in IMMUTABLE
         if before.get(key) != after.get(key)
     ]
-
-
-# --- Kueue's webhook
-
-
-def queue_of(job: dict) -> str:
-    """The name of the queue that a job is for; "" for none."""
-    return (job["metadata"].get("labels") or {}).get(QUEUE, "")
-
-
-def check_queue(job: dict, before: dict | None) -> None:
-    """Raise the webhook's refusal of a job, be it made or changed."""
-    name, why = queue_of(job), ""
-    if name and not SUBDOMAIN.fullmatch(name):
-        why = "a lowercase RFC 1123 subdomain"
-    elif before is not None and not job["spec"].get("suspend") and queue_of(before) != name:
-        why = "field is immutable"
-    if why:
-        field = f'metadata.labels[{QUEUE}]: Invalid value: "{name}": {why}'
-        message = f'admission webhook "vjob.kb.io" denied the request: {field}'
-        raise Refusal(403, "Forbidden", message)

@@ -1,6 +1,4 @@
-"""Kubernetes' rules for metadata, for the data of config maps and secrets, and for what the controllers
-rely on in deployments.
-"""
+"""Kubernetes' rules for metadata, and for the data of config maps and secrets."""
 
 from __future__ import annotations
 
@@ -8,17 +6,13 @@ import base64
 import binascii
 import re
 
-from localcloud.kubernetes.selectors import selects
 from localcloud.kubernetes.words import (
     check_data_key,
     check_key,
     check_label_name,
     check_labels,
-    check_segment,
     check_subdomain,
     invalid,
-    not_negative,
-    one_of,
     required,
 )
 
@@ -31,8 +25,6 @@ def object_errors(plural: str, body: dict) -> list[str]:
     bad: list[str] = []
     if plural in ("configmaps", "secrets"):
         data_errors(plural, body, bad)
-    elif plural in ("deployments", "replicasets"):
-        replica_errors(body.get("spec") or {}, bad)
     return bad
 
 
@@ -72,20 +64,6 @@ def not_in_base64(plural: str, body: dict) -> int | None:
     return None
 
 
-def replica_errors(spec: dict, bad: list[str]) -> None:
-    """Of a deployment or a set of replicas."""
-    not_negative(spec.get("replicas"), "spec.replicas", bad)
-    template, selector = spec.get("template") or {}, spec.get("selector")
-    labels = (template.get("metadata") or {}).get("labels") or {}
-    if selector is None:
-        bad.append(required("spec.selector"))
-    elif not selects(selector, labels):
-        message = "`selector` does not match template `labels`"
-        bad.append(invalid("spec.template.metadata.labels", labels, message))
-    policy = (template.get("spec") or {}).get("restartPolicy")
-    one_of(policy, ("Always",), "spec.template.spec.restartPolicy", bad)
-
-
 # --- metadata
 
 
@@ -94,10 +72,8 @@ def metadata_errors(plural: str, meta: dict) -> list[str]:
     bad: list[str] = []
     name = meta.get("name", "")
     check = check_subdomain
-    if plural in ("services", "namespaces"):
+    if plural == "namespaces":
         check = check_label_name
-    elif plural.endswith(("roles", "rolebindings")) or plural == "events":
-        check = check_segment  # names such as system:node
     if name:
         check(name, "metadata.name", bad)
     else:

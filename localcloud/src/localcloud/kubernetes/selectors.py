@@ -50,20 +50,6 @@ def unreadable(why: str) -> Refusal:
     return Refusal(400, "BadRequest", f"unable to parse requirement: {why}")
 
 
-def selects(selector: dict, labels: dict) -> bool:
-    """Return whether the selector of an object (matchLabels, matchExpressions) matches labels."""
-    wanted = (selector.get("matchLabels") or {}).items() <= labels.items()
-    return wanted and all(fits(row, labels) for row in selector.get("matchExpressions") or [])
-
-
-def fits(row: dict, labels: dict) -> bool:
-    """Return whether labels meet one expression of a selector."""
-    operator, value = row.get("operator"), labels.get(row.get("key", ""))
-    if operator in ("Exists", "DoesNotExist"):
-        return (value is not None) == (operator == "Exists")
-    return (value in (row.get("values") or [])) == (operator == "In")
-
-
 def fields(text: str) -> list[tuple[str, str, bool]]:
     """Path, value and whether it is to be that, of each term."""
     return [field_term(term) for term in re.split(r"(?<!\\),", text) if term]

@@ -13,14 +13,11 @@ import asyncio
 import copy
 import json
 import shutil
-from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
 
 from localcloud.kubernetes import selectors
-from localcloud.kubernetes.kinds import KINDS, Refusal, key_of
+from localcloud.kubernetes.kinds import KINDS, key_of
 
-REMEMBERED = 5000  # changes that a watch may still ask for
 # fields under other names
 PATHS = {
     "source": "source.component",
@@ -34,11 +31,9 @@ class Store:
         self.folder = folder
         self.rows: dict[str, dict[tuple[str, str], dict]] = {plural: {} for plural in KINDS}
         self.shown: dict[str, dict[tuple[str, str], dict]] = {plural: {} for plural in KINDS}
-        self.happened: deque[tuple[int, str, str, dict, dict | None]] = deque(maxlen=REMEMBERED)
         self.changed = asyncio.Event()  # replaced whenever anything changes
         self.version = 100
         self.load()
-        self.oldest = self.version
 
     def load(self) -> None:
         for plural in KINDS:
@@ -74,7 +69,6 @@ class Store:
                 temporary = path.with_suffix(".new")
                 temporary.write_text(json.dumps(new))
                 temporary.replace(path)
-        self.happened.append((self.version, plural, event, new, old))
         self.notify()
 
     def notify(self) -> None:
@@ -92,13 +86,6 @@ class Store:
 
     def forget(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    def since(self, version: int) -> Iterator[tuple[int, str, str, dict, dict | None]]:
-        if version < self.oldest or (
-            len(self.happened) == REMEMBERED and version < self.happened[0][0] - 1
-        ):
-            raise Refusal(410, "Expired", f"too old resource version: {version} ({self.version})")
-        return iter([row for row in self.happened if row[0] > version])
 
 
 class Selector:

@@ -77,15 +77,6 @@ def check_subdomain(name: str, path: str, bad: list[str]) -> None:
         bad.append(invalid(path, name, SUBDOMAIN_RULE))
 
 
-def check_segment(name: str, path: str, bad: list[str]) -> None:
-    """A name that only has to fit into a path, such as that of a role."""
-    if name in (".", ".."):
-        bad.append(invalid(path, name, f"may not be '{name}'"))
-    for letter in "/%":
-        if letter in name:
-            bad.append(invalid(path, name, f"may not contain '{letter}'"))
-
-
 def check_key(key: str, path: str, bad: list[str]) -> None:
     """A key of labels and their like: a name, maybe with a domain before it."""
     prefix, slash, name = key.partition("/")
