@@ -47,7 +47,13 @@ async def create(cloud: Cloud, call: Call) -> dict:
     name, now = f"{parent}/repositories/{id}", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     if name in cloud.artifacts.repositories:
         raise ApiError(409, "alreadyExists", "the repository already exists")
-    row = {**body, "name": name, "mode": "STANDARD_REPOSITORY", "createTime": now, "updateTime": now}
+    row = {
+        **body,
+        "name": name,
+        "mode": "STANDARD_REPOSITORY",
+        "createTime": now,
+        "updateTime": now,
+    }
     cloud.artifacts.repositories[name] = row
     cloud.artifacts.save()
     return {

@@ -10,18 +10,14 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
-from typing import Any
 
-from localcloud.artifacts import api as artifacts_api
 from localcloud.call import Call, Cloud, Handler
-from localcloud.compute.listing import resources
 from localcloud.errors import ApiError
 from localcloud.identity.iam import aborted, is_stale, refused, shown, tag, without
 from localcloud.identity.permissions import allowed
-from localcloud.identity.roles import exists, names
+from localcloud.identity.roles import exists
 from localcloud.secrets import api as secrets_api
 
-MOST_TITLE, MOST_DESCRIPTION = 100, 300  # bytes, characters; of a role
 MOST_TESTED = 100  # permissions in one request
 # What only roles of organizations may hold.
 ABOVE = ("resourcemanager.organizations.", "resourcemanager.folders.")
@@ -75,10 +71,6 @@ def project_name(cloud: Cloud, call: Call) -> str:
 
 def secret_name(cloud: Cloud, call: Call) -> str:
     return secrets_api.find(cloud, cloud.by_id(call.params["resource"])).name
-
-
-def repository_name(cloud: Cloud, call: Call) -> str:
-    return artifacts_api.find(cloud, cloud.by_id(call.params["resource"]))["name"]
 
 
 async def get_policy(cloud: Cloud, call: Call, find: Callable) -> dict:
@@ -155,16 +147,6 @@ async def create_account(cloud: Cloud, call: Call) -> dict:
     return cloud.iam.add_account(project, id, kept)
 
 
-async def get_account(cloud: Cloud, call: Call) -> dict:
-    return find_account(cloud, call, call.params["name"])
-
-
-async def list_accounts(cloud: Cloud, call: Call) -> dict:
-    project = project_of(cloud, call, call.params["name"])
-    own = [account for account in cloud.iam.accounts.values() if account["projectId"] == project]
-    return resources(call.params, "accounts", [cloud.iam.default_account(project), *own], 20)
-
-
 async def delete_account(cloud: Cloud, call: Call) -> dict:
     account = find_account(cloud, call, call.params["name"])
     if account["email"] not in cloud.iam.accounts:
@@ -205,17 +187,6 @@ def keep_role(cloud: Cloud, name: str, role: dict) -> dict:
     cloud.iam.roles[name] = kept
     cloud.iam.save()
     return kept
-
-
-async def testable_permissions(cloud: Cloud, call: Call) -> dict:
-    """What custom roles may hold of the served APIs; gcloud asks before it makes a role."""
-    body = call.body or {}
-    project_of(
-        cloud, call, "projects/" + (body.get("fullResourceName") or "").rpartition("/projects/")[2]
-    )
-    rows = [{"name": name, "stage": "GA"} for name in names()]
-    asked = {key: str(body[key]) for key in ("pageSize", "pageToken") if body.get(key)}
-    return resources(asked, "permissions", rows, 100)
 
 
 async def create_role(cloud: Cloud, call: Call) -> dict:
@@ -260,12 +231,3 @@ async def patch_role(cloud: Cloud, call: Call) -> dict:
         raise refused(f"Invalid update mask: {unknown[0]}")
     changed = {key: body.get(key) for key in mask or body if key in ROLE_FIELDS}
     return keep_role(cloud, role["name"], {**role, **changed})
-
-
-async def delete_role(cloud: Cloud, call: Call) -> dict[str, Any]:
-    role = find_role(cloud, call)
-    if is_stale(call.params.get("etag"), role["etag"]):
-        raise aborted("There were concurrent changes to the role.")
-    cloud.iam.roles[role["name"]] = {**role, "deleted": True}
-    cloud.iam.save()
-    return cloud.iam.roles[role["name"]]

@@ -42,9 +42,7 @@ CONVENIENCE = (
 
 # Who is gone, as policies name them.
 DELETED = re.compile(r"deleted:(user|serviceAccount|group):[^?\s]+@[^?\s]+\?uid=[0-9]+")
-MOST_MEMBERS = 1500  # of all bindings of a policy, duplicates included
 BASIC = ("roles/owner", "roles/editor", "roles/viewer")
-PUBLIC = {"allUsers", "allAuthenticatedUsers"}
 
 
 def shown(policy: dict, requested: int) -> dict:

@@ -96,12 +96,6 @@ def of_account(iam: Iam, email: str) -> list[dict]:
     return [each for each in iam.keys.values() if each["name"].split("/")[3] == email]
 
 
-async def list_keys(cloud: Cloud, call: Call) -> dict:
-    account = account_of(cloud, call.params["name"])
-    found = [shown(each) for each in of_account(cloud.iam, account["email"])]
-    return {"keys": found} if found else {}
-
-
 def find(cloud: Cloud, call: Call) -> dict:
     account, number = account_of(cloud, call.params["name"]), call.params["name"].split("/")[5]
     key = cloud.iam.keys.get(number)

@@ -49,7 +49,6 @@ ENABLED = (
     "monitoring",
     "storage-component",
 )
-KEPT_OPERATIONS = 50
 KIND = "type.googleapis.com/google.api.serviceusage.v1."
 
 
@@ -213,11 +212,3 @@ async def change(cloud: Cloud, call: Call) -> dict:
 def operation(response: dict[str, Any]) -> dict:
     """An operation that is done."""
     return {"name": "operations/noop.DONE_OPERATION", "done": True, "response": response}
-
-
-async def get_operation(cloud: Cloud, call: Call) -> dict:
-    name = call.params["name"]
-    for row in cloud.projects.values():
-        if name in row.get("operations", {}):
-            return {"name": name, "done": True, "response": row["operations"][name]}
-    raise ApiError(404, "notFound", f"Operation {name} not found.")

@@ -18,46 +18,8 @@ from localcloud.compute.listing import resources
 from localcloud.errors import ApiError
 
 LAYOUTS = ("mosaicLayout", "gridLayout", "rowLayout", "columnLayout")
-QUERIES = (
-    "timeSeriesFilter",
-    "timeSeriesFilterRatio",
-    "timeSeriesQueryLanguage",
-    "prometheusQuery",
-    "opsAnalyticsQuery",
-)
 MOST_SERIES, MOST_DASHBOARDS, MOST_LABELS = 200, 1000, 30
 MOST_COLUMNS = 48
-OWN = ("custom.googleapis.com/", "external.googleapis.com/", "workload.googleapis.com/")
-METRIC = re.compile(r"[a-z.]+/([A-Za-z][A-Za-z0-9_]*/)*[A-Za-z][A-Za-z0-9_]*")
-# Monitored resources that custom metrics may be written against -> their labels.
-RESOURCES = {
-    "gce_instance": {"project_id", "instance_id", "zone"},
-    "generic_node": {"project_id", "location", "namespace", "node_id"},
-    "generic_task": {"project_id", "location", "namespace", "job", "task_id"},
-    "global": {"project_id"},
-    "k8s_pod": {"project_id", "location", "cluster_name", "namespace_name", "pod_name"},
-    "k8s_container": {
-        "project_id",
-        "location",
-        "cluster_name",
-        "namespace_name",
-        "pod_name",
-        "container_name",
-    },
-}
-VALUES = {
-    "boolValue": "BOOL",
-    "int64Value": "INT64",
-    "doubleValue": "DOUBLE",
-    "distributionValue": "DISTRIBUTION",
-}
-# seconds: before now, after now, between two points of a series
-OLDEST, NEWEST, PERIOD = (
-    25 * 3600,
-    300,
-    5,
-)
-ONLY_TYPE = re.compile(r'\s*metric\.type\s*=\s*"([^"]+)"\s*')
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:

@@ -174,10 +174,6 @@ async def add_version(cloud: Cloud, call: Call, name: str) -> dict:
     }
 
 
-
-
-
-
 async def access(cloud: Cloud, call: Call, name: str) -> dict:
     parent, _, number = name.partition("/versions/")
     secret = find(cloud, parent)
