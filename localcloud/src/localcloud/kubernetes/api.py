@@ -263,8 +263,8 @@ async def single(
         details["uid"] = thing["metadata"]["uid"]
         done = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
         return as_json({**done, "details": details})
-    if request.method != "PATCH":
+    if request.method != "PATCH" or kind.plural != "pods":
         raise no_method()
-    strict, dry = queries.flags(request)
-    made = replace(plane, kind, thing, await patches.patched(request, thing), strict, dry)
+    strict, _ = queries.flags(request)
+    made = replace(plane, thing, await patches.patched(request, thing), strict)
     return shown(request, plane, kind, made)

@@ -18,11 +18,6 @@ from pathlib import Path
 from localcloud.kubernetes import selectors
 from localcloud.kubernetes.kinds import KINDS, key_of
 
-# fields under other names
-PATHS = {
-    "source": "source.component",
-    "status.successful": "status.succeeded",
-}
 GAP = 1000  # between the versions before and after a start of the server
 
 
@@ -93,8 +88,7 @@ class Selector:
 
     def __init__(self, namespace: str = "", labels: str = "", fields: str = ""):
         self.namespace = namespace
-        self.labels = selectors.labels(labels)
-        self.fields = selectors.fields(fields)
+        self.labels, self.fields = selectors.terms(labels), selectors.terms(fields)
 
     def fits(self, thing: dict | None) -> bool:
         if thing is None or (
@@ -102,27 +96,15 @@ class Selector:
         ):
             return False
         mine = thing["metadata"].get("labels") or {}
-        if not all(fits_label(mine, *term) for term in self.labels):
+        if not all((mine.get(key) == value) == wanted for key, value, wanted in self.labels):
             return False
         return all(
             (field_of(thing, path) == value) == wanted for path, value, wanted in self.fields
         )
 
 
-def fits_label(labels: dict, key: str, operator: str, values: list[str]) -> bool:
-    value = labels.get(key)
-    return {
-        "in": value in values,
-        "notin": value not in values,
-        "exists": key in labels,
-        "missing": key not in labels,
-    }[operator]
-
-
 def field_of(thing: dict, path: str) -> str:
     value: object = thing
-    for part in PATHS.get(path, path).split("."):
+    for part in path.split("."):
         value = (value.get(part) if isinstance(value, dict) else None) or ""
-    if path in ("spec.unschedulable", "spec.hostNetwork"):
-        return "true" if value else "false"
     return str(value)
