@@ -31,8 +31,6 @@ HONOURED = {
     "updatePolicy",
     "allInstancesConfig",
     "instanceLifecyclePolicy",
-    "listManagedInstancesResults",
-    "fingerprint",
     "targetSizePolicy",
     "resourcePolicies",
 }

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from localcloud import schema
 from localcloud.call import Call, Cloud
-from localcloud.compute import networks
 from localcloud.errors import ApiError
 from localcloud.identity import services
 from localcloud.identity.roles import includes
@@ -297,10 +296,9 @@ def instance_needs(cloud: Cloud, project: str, body: dict) -> Needs:
     }
     result = [(f"compute.{permission}", project) for permission, needed in wanted.items() if needed]
     for interface in interfaces:
-        owner = f"projects/{networks.owner(project.removeprefix('projects/'), interface)}"
-        result.append(("compute.subnetworks.use", owner))
+        result.append(("compute.subnetworks.use", project))
         if interface.get("accessConfigs"):
-            result.append(("compute.subnetworks.useExternalIp", owner))
+            result.append(("compute.subnetworks.useExternalIp", project))
     return result + [
         ("iam.serviceAccounts.actAs", account_resource(cloud, project, row)) for row in accounts
     ]
@@ -328,8 +326,7 @@ def denied(cloud: Cloud, call: Call, permission: str, resource: str) -> ApiError
             "account",
         )
     if service == "compute":
-        is_elsewhere = resource.split("/")[1] != call.params["project"]
-        path = resource if is_elsewhere else compute_path(call, permission)
+        path = compute_path(call, permission)
         message = f"Required '{permission}' permission for '{path}'"
     elif service == "storage":
         project_wide = permission in ("storage.buckets.create", "storage.buckets.list")

@@ -24,10 +24,8 @@ from localcloud.storage.checks import (
     check_change,
     check_conditions,
     check_identity,
-    check_keys,
     check_metadata,
     check_name,
-    check_payer,
     check_rate,
     check_request,
     check_supported,
@@ -57,15 +55,7 @@ def handlers(cloud: "Cloud") -> dict[str, "Handler"]:
         "storage.objects.compose": compose,
         "storage.objects.rewrite": rewrite,
     }
-    return {
-        method: functools.partial(_checked, cloud, handler) for method, handler in table.items()
-    }
-
-
-async def _checked(cloud: "Cloud", handler: Callable, call: "Call") -> Any:
-    check_keys(call)
-    check_payer(cloud, call)
-    return await handler(cloud, call)
+    return {method: functools.partial(handler, cloud) for method, handler in table.items()}
 
 
 async def get(cloud: "Cloud", call: "Call") -> dict | web.StreamResponse:

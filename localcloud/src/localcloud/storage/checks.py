@@ -50,12 +50,6 @@ REFUSED = {
     "retention",
     "acl",
 }
-KEYS = (
-    "kmsKeyName",
-    "destinationKmsKeyName",
-    "X-Goog-Encryption-",
-    "X-Goog-Copy-Source-Encryption-",
-)
 PRIVATE_ACLS = ("private", "projectPrivate", "bucketOwnerFullControl", "bucketOwnerRead")
 MAX_CUSTOM = 8 << 10  # bytes of all keys and values of an object's custom metadata
 NOT_PUBLIC = (
@@ -198,19 +192,6 @@ def check_request(call: "Call", current: dict | None, reading: bool = False) -> 
             )
 
 
-def check_keys(call: "Call") -> None:
-    """Refuse keys of the client's own: content that can be read without them would be no secret."""
-    names = [
-        name
-        for name in (*call.params, *call.headers)
-        if name.lower().startswith(tuple(map(str.lower, KEYS)))
-    ]
-    if names:
-        raise ApiError(
-            501, "notImplemented", f"The embedded cloud keeps no encryption keys ({names[0]})"
-        )
-
-
 def check_rate(cloud: "Cloud", bucket: str, name: str) -> None:
     """Raise 429 for a second write of one name within a second. Deleting is free here."""
     if cloud.storage.is_too_soon(bucket, name):
@@ -267,13 +248,6 @@ def check_supported(cloud: "Cloud", call: "Call", body: dict, bucket: str | None
         if body.get(key):
             raise ApiError(501, "notImplemented", f"The embedded cloud has no {key}")
     check_acl(params.get("predefinedAcl") or params.get("destinationPredefinedAcl"), access)
-
-
-def check_payer(cloud: "Cloud", call: "Call") -> None:
-    """Raise 400 for a project to bill that is not there."""
-    named = call.params.get("userProject")
-    if named and not cloud.project_named(named):
-        raise ApiError(400, "invalid", "User project specified in the request is invalid.")
 
 
 def check_identity(body: dict, true: dict[str, Any]) -> None:
