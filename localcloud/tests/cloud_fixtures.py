@@ -43,9 +43,6 @@ USUAL = {
         "give_up": 3,
         "driver_delay": 0,
         "scale_down": 600,
-
-
-
     },
     **{"backoff": 0.3, "scale_retry": 1.0},
 }

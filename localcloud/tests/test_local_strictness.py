@@ -5,7 +5,7 @@ import json
 
 import pytest
 from local_cloud import bucket, client, http_session, raw, server  # noqa: F401
-from local_kube import PLACE, SYSTEM, gpu_pool
+from local_kube import PLACE, SYSTEM
 from local_machines import IMAGE, NIC, ZONE, Client, body
 
 from localcloud.compute import listing
@@ -371,8 +371,6 @@ def test_a_bucket_that_google_refuses_is_refused(raw, fields, words):
     assert words in message(answer)
 
 
-
-
 def test_uploads_say_what_can_be(raw):
     put = lambda **what: raw.session.post(raw.uploads, **what)
     assert "uploadType" in message(put(params={"name": "a"}, data=b"x"))
@@ -391,8 +389,6 @@ def test_a_body_names_the_object_of_its_path(raw):
     composed = {"sourceObjects": [{"name": "a"}], "destination": {"name": "other"}}
     assert "does not agree" in message(raw.session.post(f"{raw.url('c')}/compose", json=composed))
     assert raw.session.patch(raw.url("a"), json={"name": "a", "bucket": raw.name}).ok
-
-
 
 
 # --- IAM, Resource Manager and Secret Manager
@@ -421,18 +417,10 @@ def bound(*members: str, **fields) -> dict:
     return {"role": READER, "members": [*members], **fields}
 
 
-
-
 def test_a_project_keeps_the_owner_it_has(raw):
     policies = Policies(raw)
     policy = {"bindings": [bound(ME)]}
     assert "at least one owner" in message(policies.call("setIamPolicy", {"policy": policy}))
-
-
-
-
-
-
 
 
 # --- Kubernetes Engine
@@ -554,10 +542,6 @@ POOLS = [
 ]
 
 
-
-
-
-
 def test_a_body_names_the_place_of_its_path(cloud):
     url = f"{cloud.url}/container/v1/{PLACE}/clusters"
     for wrong in ({"parent": PLACE.replace("-a", "-b")}, {"zone": "us-central1-b"}):
@@ -566,10 +550,6 @@ def test_a_body_names_the_place_of_its_path(cloud):
     anywhere = url.replace("us-central1-a", "-")
     answer = cloud.session.post(anywhere, json={"cluster": {"name": "a", "nodePools": [SYSTEM]}})
     assert "does not exist" in message(answer)
-
-
-
-
 
 
 # --- Cloud Build

@@ -441,7 +441,6 @@ def test_a_group_whose_creation_fails_is_not_there(client):
     assert client.call("GET", f"{GROUPS}/unborn").status_code == 404
 
 
-@pytest.mark.slow
 def test_refilling_goes_on_after_a_killed_server(client, cloud):
     template(client, scheduling={**SPOT, "maxRunDuration": {"seconds": 3600}})
     insert(client, "tough", zones=(A, C))
@@ -470,34 +469,6 @@ def test_refilling_goes_on_after_a_killed_server(client, cloud):
 
 
 # --- a client that no one here wrote
-
-
-@pytest.mark.slow
-def test_gcloud_and_groups(client, gcloud):
-    template(client, image=LEARNING)
-    insert(client, "drawer", zones=(C, F))
-    groups, region = ("instance-groups", "managed"), ("--region", "us-central1")
-    assert gcloud("instance-templates", "list", "--format", "value(name)").split() == ["plain"]
-    kind = gcloud(
-        "instance-templates", "describe", "plain", "--format", "value(properties.machineType)"
-    )
-    assert kind.strip() == "n1-standard-1"
-    gcloud(*groups, "create-instance", "drawer", "--instance", "spoon", *region)
-    running(client, "drawer")
-    shown = gcloud(*groups, "list", "--format", "value(name,LOCATION,targetSize,size)")
-    assert shown.split() == ["drawer", "us-central1", "1", "1"]
-    described = gcloud(
-        *groups, "describe", "drawer", *region, "--format", "value(distributionPolicy.targetShape)"
-    )
-    assert described.strip() == "ANY"
-    listed = gcloud(
-        *groups, "list-instances", "drawer", *region, "--format", "value(NAME,ZONE,STATUS,ACTION)"
-    )
-    assert listed.split() == ["spoon", C, "RUNNING", "NONE"]
-    gcloud(*groups, "delete", "drawer", *region)
-    gcloud("instance-templates", "delete", "plain")
-    assert "items" not in client.call("GET", GROUPS).json()
-    assert "items" not in client.call("GET", TEMPLATES).json()
 
 
 # --- what changes a group

@@ -4,7 +4,6 @@ its own way.
 """
 
 import re
-import sys
 from math import prod
 
 import pytest
@@ -297,25 +296,6 @@ def test_a_host_that_fails_takes_its_slice_along_and_all_come_back(client, is_re
 
     until(lambda: all(map(is_back, before)), "the repair")
     assert whole(client, "s")["appliedAcceleratorTopologies"][0]["state"] == "ACTIVE"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("topology", "workers"), [("2x2x2", 2), ("4x4", 4)])
-def test_jax_finds_its_slice_unmodified(client, topology, workers):
-    script = f"#!/bin/sh\ncat >/tmp/sum.py <<'END'\n{SUM}END\n{sys.executable} /tmp/sum.py 2>&1\necho over\n"
-    make(client, topology=topology, script=script)
-    consoles = [
-        until(lambda n=n: over(client, f"s-{n}"), f"the end on s-{n}", 120) for n in range(workers)
-    ]
-    said = [re.findall(r"jax (\d+) (\d+) (\d+) (\[.*\]) ([\d.]+) (\d+)", text) for text in consoles]
-    assert all(len(each) == 1 for each in said), consoles
-    ranks = [int(each[0][0]) for each in said]
-    assert sorted(ranks) == list(range(workers)) and ranks != sorted(ranks)
-    everywhere = {each[0][1:] for each in said}
-    names = "".join(map(str, range(workers)))
-    assert everywhere == {
-        ("4", str(4 * workers), str(list(range(workers))), f"{4.0 * workers}", names)
-    }
 
 
 def over(client, name: str) -> str:

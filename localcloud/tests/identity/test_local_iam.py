@@ -87,8 +87,6 @@ def refusal(answer):
 # --- accounts and roles
 
 
-
-
 def test_an_account_has_a_policy(api):
     email, _ = api.account()
     base = f"{ACCOUNTS}/{email}"
@@ -99,12 +97,6 @@ def test_an_account_has_a_policy(api):
     ]
     asked = {"permissions": ["iam.serviceAccounts.actAs"]}
     assert api.ok("POST", f"{base}:testIamPermissions", asked) == asked
-
-
-
-
-
-
 
 
 @pytest.mark.parametrize(
@@ -171,10 +163,6 @@ def test_a_project_and_its_policy(api):
     )
     asked = {"permissions": ["compute.instances.create", "storage.buckets.create"]}
     assert api.ok("POST", f"{RESOURCES}:testIamPermissions", asked) == asked
-
-
-
-
 
 
 # --- what accounts may do
@@ -256,17 +244,7 @@ def test_basic_roles_reach_objects_through_the_policy_of_the_bucket(api):
     assert worker("GET", f"/storage/v1/b?project={PROJECT}").status_code == 200
 
 
-
-
-
-
 # --- services
-
-
-
-
-
-
 
 
 def test_roles_must_fit_what_they_are_given_on(api):

@@ -74,7 +74,6 @@ def message(answer):
     return answer.status_code, error["errors"][0]["reason"], error["message"]
 
 
-@pytest.mark.slow
 def test_a_machine_may_delete_itself_once_its_account_has_the_permission(client, account):
     email, grant = account
     name = f"mortal-{uuid.uuid4().hex[:8]}"
@@ -143,7 +142,6 @@ def test_methods_of_compute_need_their_permissions(client, account):
     )
 
 
-@pytest.mark.slow
 def test_to_create_a_machine_takes_many_permissions(client, cloud, account):
     email, grant = account
     machine, path = as_account(client, email), f"/zones/{ZONE}/instances"
@@ -272,52 +270,6 @@ def test_firewall_rules_that_make_no_sense(client, fields, words):
 def gcloud(client, tmp_path):
     client.call("GET", "")
     return Gcloud(client.url, PROJECT, client.session.credentials.token, tmp_path)
-
-
-@pytest.mark.slow
-def test_gcloud_makes_accounts_roles_and_bindings(client, gcloud):
-    bucket = f"bucket-{uuid.uuid4().hex[:12]}"
-    uniform = {"iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}}}
-    call(client, "POST", f"/storage/v1/b?project={PROJECT}", {"name": bucket, **uniform})
-    id, role = f"g-{uuid.uuid4().hex[:12]}", f"g_{uuid.uuid4().hex[:12]}"
-    email = f"{id}@{PROJECT}.iam.gserviceaccount.com"
-    gcloud("iam", "service-accounts", "create", id, "--display-name", "made by gcloud")
-    assert email in gcloud("iam", "service-accounts", "list", "--format", "value(email)").split()
-    words = [
-        "--project",
-        PROJECT,
-        "--permissions",
-        "compute.instances.delete,compute.zoneOperations.get",
-    ]
-    gcloud("iam", "roles", "create", role, *words, "--title", "t", "--stage", "GA")
-    shown = gcloud(
-        "iam",
-        "roles",
-        "describe",
-        role,
-        "--project",
-        PROJECT,
-        "--format",
-        "value(includedPermissions)",
-    )
-    assert "compute.instances.delete" in shown
-    member, name = f"serviceAccount:{email}", f"projects/{PROJECT}/roles/{role}"
-    # Where any binding has a condition, gcloud wants to be told that this one has none.
-    words = ["--member", member, "--role", name, "--condition", "None"]
-    gcloud("projects", "add-iam-policy-binding", PROJECT, *words)
-    assert member in gcloud("projects", "get-iam-policy", PROJECT)
-    words = ["--member", member, "--role", "roles/storage.objectUser"]
-    gcloud("storage", "buckets", "add-iam-policy-binding", f"gs://{bucket}", *words)
-    policy = call(client, "GET", f"/storage/v1/b/{bucket}/iam")
-    assert {"role": "roles/storage.objectUser", "members": [member]} in policy["bindings"]
-
-
-@pytest.mark.slow
-def test_gcloud_lists_firewall_rules(gcloud):
-    assert (
-        "default-allow-ssh"
-        in gcloud("compute", "firewall-rules", "list", "--format", "value(name)").split()
-    )
 
 
 SCOPED = """#!/bin/bash

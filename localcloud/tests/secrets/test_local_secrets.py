@@ -4,12 +4,8 @@
 import base64
 import stat
 
-import google_crc32c
 import pytest
 from local_cloud import PROJECT, Server, http_session, server  # noqa: F401 (fixtures)
-from local_gcloud import Gcloud
-
-from localcloud.secrets.store import Secret, Secrets
 
 PAYLOAD = b"s3cr3t value that nobody may see"
 AUTOMATIC = {"replication": {"automatic": {}}}
@@ -51,10 +47,6 @@ def error(answer):
     return answer.status_code, found["status"], found["message"]
 
 
-
-
-
-
 def test_lists_are_filtered_and_paged(api):
     for name in ("page-a", "page-b", "page-c"):
         api.create(name, labels={"set": "pages"} if name != "page-b" else {})
@@ -70,10 +62,6 @@ def test_lists_are_filtered_and_paged(api):
         and names(second) == ["page-a"]
         and "nextPageToken" not in second
     )
-
-
-
-
 
 
 def test_a_payload_lies_in_private_files_alone_and_in_no_log(api):
@@ -95,9 +83,3 @@ def test_a_payload_lies_in_private_files_alone_and_in_no_log(api):
         assert PAYLOAD.decode() not in text and encoded not in text
     api("DELETE", "/hidden")
     assert not holders[0].exists()
-
-
-
-
-
-

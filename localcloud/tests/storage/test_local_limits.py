@@ -3,7 +3,6 @@
 count on.
 """
 
-import gzip
 import os
 import time
 
@@ -143,8 +142,6 @@ def test_custom_time_only_moves_forward_and_the_storage_class_not_at_all(raw):
     assert moved["resource"]["storageClass"] == "NEARLINE"
 
 
-
-
 def test_etags_as_preconditions(raw):
     raw.put("x", b"1")
     tag = raw.get("x").json()["etag"]
@@ -231,8 +228,6 @@ def test_an_upload_session_waits_for_its_second(limited, client):
 # --- what foreign clients count on
 
 
-
-
 def test_rewrite_in_parts(raw, client):
     data = os.urandom(2 * MB + 5)
     raw.put("x", data)
@@ -268,8 +263,6 @@ def test_rewrite_in_parts(raw, client):
     # Within one location all of it goes at once.
     url = f"{raw.url('x')}/rewriteTo/b/{raw.name}/o/z"
     assert call().json()["done"]
-
-
 
 
 def test_an_upload_whose_end_is_open(raw):

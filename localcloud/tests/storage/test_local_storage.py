@@ -6,8 +6,6 @@ gcloud.
 import base64
 import hashlib
 import os
-import shutil
-import subprocess
 
 import pytest
 from google.api_core.exceptions import Forbidden, NotFound, PreconditionFailed
@@ -202,8 +200,6 @@ def test_names_must_be_utf8(raw):
     assert raw.session.get(f"{raw.base}/o?prefix=%ff").status_code == 400
 
 
-
-
 def test_listing_costs_what_it_returns(tmp_path):
     """Counted in steps of SQLite's virtual machine, so it does not depend on how busy the machine
     is.
@@ -242,8 +238,6 @@ def test_listing_costs_what_it_returns(tmp_path):
 
 
 # --- preconditions
-
-
 
 
 def test_of_many_writers_with_a_precondition_one_wins(raw):
@@ -372,55 +366,3 @@ def test_compose_limits(raw, http_session):
 
 
 # --- gcloud storage
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("gcloud") is None, reason="needs the Google Cloud CLI")
-def test_gcloud_storage(server, tmp_path):
-    (tmp_path / "token").write_text(server.token())
-    environment = {
-        **os.environ,
-        "CLOUDSDK_CONFIG": str(tmp_path / "sdk"),
-        "CLOUDSDK_CORE_PROJECT": PROJECT,
-        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
-        # What else would leave this computer: usage reports, the look for updates and for a
-        # metadata server.
-        "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "1",
-        "GCE_METADATA_ROOT": "127.0.0.1:9",
-        "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "1",
-        "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{server.url}/storage/v1/",
-        "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE": str(tmp_path / "token"),
-    }
-
-    def gcloud(*args):
-        command = ["gcloud", "storage", *args]
-        return subprocess.run(
-            command, env=environment, check=True, capture_output=True, text=True, timeout=60
-        ).stdout
-
-    source, copy = tmp_path / "source", tmp_path / "copy"
-    (source / "sub").mkdir(parents=True)
-    copy.mkdir()
-    (source / "big.bin").write_bytes(os.urandom(9 * MB))  # resumable from 8 MiB on
-    (source / "sub/grüße.txt").write_text("hello")
-    (source / "empty").touch()
-    gs = f"gs://{next(names)}"
-    gcloud("buckets", "create", gs, "--location=us-central1", "--uniform-bucket-level-access")
-    assert gs.removeprefix("gs://") in gcloud("buckets", "list", "--format=value(name)").split()
-    gcloud("rsync", "-r", str(source), f"{gs}/up")
-    listed = gcloud("ls", f"{gs}/up/**").split()
-    assert listed == [f"{gs}/up/big.bin", f"{gs}/up/empty", f"{gs}/up/sub/grüße.txt"]
-    assert gcloud("cat", f"{gs}/up/sub/grüße.txt") == "hello"
-    gcloud("cp", "-r", f"{gs}/up/*", str(copy))
-    files = [path.relative_to(source) for path in source.rglob("*") if path.is_file()]
-    assert len(files) == 3
-    for file in files:
-        assert (copy / file).read_bytes() == (source / file).read_bytes()
-    session = server.session()
-    session.delete(f"{server.url}/_berg/requests")
-    (source / "empty").unlink()
-    gcloud("rsync", "-r", "--delete-unmatched-destination-objects", str(source), f"{gs}/up")
-    counts = session.get(f"{server.url}/_berg/requests").json()["counts"]
-    assert "storage.objects.insert" not in counts and counts["storage.objects.delete"] == 1
-    gcloud("rm", "-r", gs)
-    assert session.get(f"{server.url}/storage/v1/b/{gs.removeprefix('gs://')}").status_code == 404

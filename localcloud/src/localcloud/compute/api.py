@@ -160,16 +160,16 @@ async def get_instance(compute: Compute, call: Call) -> dict:
 
 
 async def simulate_maintenance(compute: Compute, call: Call) -> dict:
-    """A Spot machine is preempted by it, another one maintained.
+    """A Spot machine is preempted by it.
 
     https://cloud.google.com/compute/docs/instances/simulating-host-maintenance
     """
     instance = instance_of(compute, call)
     if instance.resource["status"] != "RUNNING":
         raise ApiError(400, "resourceNotReady", f"The resource '{instance.path}' is not ready")
-    spot = instance.resource["scheduling"]["provisioningModel"] == "SPOT"
-    happens = compute_power.preempt if spot else compute_power.maintain
-    return happens(compute, instance)
+    if instance.resource["scheduling"]["provisioningModel"] != "SPOT":
+        raise checks.missing("maintenance of a host, except of a Spot machine")
+    return compute_power.preempt(compute, instance)
 
 
 async def change_power(compute: Compute, call: Call) -> dict:

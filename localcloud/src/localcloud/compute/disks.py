@@ -20,6 +20,7 @@ from localcloud.compute.images import (
     check_ready,
     find_disk,
 )
+from localcloud.compute.listing import listed
 from localcloud.compute.state import Compute
 from localcloud.machines import sandbox
 
@@ -117,6 +118,11 @@ async def get_snapshot(compute: Compute, call: Call) -> dict:
     return find_snapshot(compute, call.params["project"], call.params["snapshot"])
 
 
+async def list_snapshots(compute: Compute, call: Call) -> dict:
+    rows = snapshots(compute, call.params["project"])
+    return listed(call, "snapshot", "globals", [("global", row) for row in rows])
+
+
 async def delete_snapshot(compute: Compute, call: Call) -> dict:
     row = await get_snapshot(compute, call)
     if row["status"] == "UPLOADING":
@@ -137,5 +143,6 @@ def of_snapshot(compute: Compute, call: Call, kind: str, row: dict) -> dict:
 HANDLERS = {
     "disks.createSnapshot": snapshot_disk,
     "snapshots.get": get_snapshot,
+    "snapshots.list": list_snapshots,
     "snapshots.delete": delete_snapshot,
 }

@@ -1,4 +1,4 @@
-"""Keys of service accounts: made, listed, deleted, and what is signed with them.
+"""Keys of service accounts: made, deleted, and what is signed with them.
 
 Google keeps the public half of a key, and gives the private one away once, in a file that its
 libraries load. Who has it signs a JSON Web Token (RFC 7519) with RS256, and exchanges that for an
@@ -30,6 +30,7 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
     """Return the handler of every method that is served, by method id."""
     table: dict[str, Callable] = {
         "create": create,
+        "delete": delete,
     }
     prefix = "iam.projects.serviceAccounts.keys."
     return {f"{prefix}{verb}": functools.partial(each, cloud) for verb, each in table.items()}
