@@ -116,6 +116,7 @@ def test_gcloud_compute(cloud, gcloud):
 
 def test_obstore(cloud, bucket):
     obstore = pytest.importorskip("obstore")
+    pytest.importorskip("obstore.store")
     cloud.call("GET", "/_berg/requests")
     far = datetime(2099, 1, 1, tzinfo=timezone.utc)
     token = cloud.session.credentials.token

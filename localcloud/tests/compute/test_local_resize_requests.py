@@ -230,44 +230,7 @@ BULK = {"targetSizePolicy": {"mode": "BULK"}}
 ONE = {"instances": [{"name": "g"}]}
 
 
-def test_one_machine_with_tpus_waits_in_bulk_mode(client):
-    template(client, **TPU)
-    group(client, **BULK)
-    client.control("stockout", {})
-    client.wait(client.call("POST", f"{GROUPS}/g/createInstances", ONE))
-
-    def look() -> dict:
-        return client.call("GET", f"{GROUPS}/g").json()["status"]["bulkInstanceOperation"]
-
-    until(lambda: "error" in look()["lastProgressCheck"], "the first attempt")
-    (why,) = look()["lastProgressCheck"]["error"]["errors"]
-    assert look()["inProgress"] and why["code"] == "INTERNAL_ERROR"
-    (row,) = client.call("POST", f"{GROUPS}/g/listManagedInstances").json()["managedInstances"]
-    assert (row["currentAction"], row["lastAttempt"]) == ("CREATING", {})
-    again = error(
-        client.call("POST", f"{GROUPS}/g/createInstances", {"instances": [{"name": "h"}]})
-    )
-    assert again[0] == 400 and "only to a group that has none" in again[2]
-    client.control("stockout", {"on": False})
-    until(lambda: machines(client) == {"g": "RUNNING"}, "the machine")
-    until(lambda: not look()["inProgress"], "the end of the operation")
 
 
-def test_what_bulk_mode_refuses(client):
-    template(client, **TPU)
-    refused = error(make_group(client, shape="ANY", **BULK))
-    assert refused[0] == 400 and "ANY_SINGLE_ZONE" in refused[2]
-    refused = error(make_group(client, action="REPAIR", **BULK))
-    assert refused[0] == 400 and "DO_NOTHING" in refused[2]
-    refused = error(make_group(client, size=2, **BULK))
-    assert refused[0] == 501 and "workload policy" in refused[2]
-    group(client, **BULK)
-    refused = error(ask(client))
-    assert refused[0] == 400 and "TPU is not allowed" in refused[2]
 
 
-def test_bulk_mode_is_not_for_machines_on_demand(client):
-    on_demand = {**FLEX, "provisioningModel": "STANDARD"}
-    template(client, **TPU, scheduling=on_demand, reservationAffinity={})
-    refused = error(make_group(client, **BULK))
-    assert refused[0] == 400 and "FLEX_START, not STANDARD" in refused[2]

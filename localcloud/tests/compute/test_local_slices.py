@@ -273,56 +273,6 @@ def test_a_machine_that_went_is_not_made_anew(client):
     assert not found["bulkInstanceOperation"]["inProgress"] and client.get("s-0", ZONE)
 
 
-@pytest.mark.parametrize("is_repaired", [True, False])
-def test_a_host_that_fails_takes_its_slice_along_and_all_come_back(client, is_repaired):
-    client.control("settings", {"slice_repair": 0.5})
-    make(client, is_repaired=is_repaired)
-    whole(client, "s")
-    before = {name: client.get(name, ZONE) for name in ("s-0", "s-1")}
-    client.control("settings", {"delay": 1})  # seconds for which the whole slice is off
-    client.control("instances/s-1/crash", {})
-    if not is_repaired:
-        until(lambda: client.get("s-1", ZONE)["status"] == "TERMINATED", "the crash")
-        assert client.get("s-0", ZONE)["status"] == "RUNNING"
-        return
-    until(lambda: client.get("s-1", ZONE)["status"] == "REPAIRING", "the failure")
-    until(lambda: status(client, "s")["currentInstanceStatuses"]["repairing"] == 2, "the reset")
-
-    def is_back(name: str) -> bool:
-        now, then = client.get(name, ZONE), before[name]
-        assert now["id"] == then["id"]
-        is_new = now["lastStartTimestamp"] > then["lastStartTimestamp"]
-        return is_new and now["status"] == "RUNNING"
-
-    until(lambda: all(map(is_back, before)), "the repair")
-    assert whole(client, "s")["appliedAcceleratorTopologies"][0]["state"] == "ACTIVE"
-
-
 def over(client, name: str) -> str:
     console = client.console(name, ZONE)
     return console if re.search(r"\bover\r?$", console, re.M) else ""
-
-
-def test_gcloud_could_list_it(client):
-    make(client)
-    scopes = client.call("GET", "/aggregated/instanceGroupManagers").json()["items"]
-    assert [row["name"] for row in scopes[f"zones/{ZONE}"]["instanceGroupManagers"]] == ["s"]
-    assert "instanceGroupManagers" not in scopes["regions/us-east5"]
-    scopes = client.call("GET", "/aggregated/resourcePolicies").json()["items"]
-    assert [row["name"] for row in scopes["regions/us-east5"]["resourcePolicies"]] == ["p-2x2x2"]
-
-
-@pytest.mark.parametrize("topology", ["4", "0x0", "4x", "2x2x2x2", "04x4"])
-def test_topologies_have_two_or_three_sides(client, topology):
-    workload = {"type": "HIGH_THROUGHPUT", "acceleratorTopology": topology}
-    refused = client.call("POST", POLICIES, {"name": "odd", "workloadPolicy": workload})
-    assert refused.status_code == 400 and "sizes joined by x" in refused.text
-
-
-def test_descriptions_of_policies_and_groups_are_short(client):
-    long = {"name": "long", "description": "x" * 2049}
-    workload = {"type": "HIGH_THROUGHPUT", "acceleratorTopology": "4x4"}
-    group = {**long, "targetSize": 0, "baseInstanceName": "g", "instanceTemplate": template(client)}
-    for path, body in ((POLICIES, {**long, "workloadPolicy": workload}), (GROUPS, group)):
-        refused = client.call("POST", path, body)
-        assert refused.status_code == 413 and "description" in refused.text

@@ -119,26 +119,11 @@ def accelerator_types(compute: Compute, project: str) -> Rows:
     return rows
 
 
-def disk_types(compute: Compute, project: str) -> Rows:
-    rows = []
-    for zone in catalog.ZONES:
-        base = f"projects/{project}/zones/{zone}"
-        for name, size in catalog.DISK_TYPES.items():
-            fields = {
-                "defaultDiskSizeGb": str(size),
-                "validDiskSize": "10GB-65536GB",
-                "zone": LINK + base,
-            }
-            rows.append((zone, resource("diskType", f"{base}/diskTypes/{name}", **fields)))
-    return rows
-
-
 RESOURCES = {
     "zones": Resource("zone", "zones", zones),
     "regions": Resource("region", "regions", regions),
     "machineTypes": Resource("machineType", "zones", machine_types),
     "acceleratorTypes": Resource("acceleratorType", "zones", accelerator_types),
-    "diskTypes": Resource("diskType", "zones", disk_types),
     "networks": Resource("network", "globals", networks.networks),
     "networkProfiles": Resource("networkProfile", "globals", networks.profiles),
     "firewalls": Resource("firewall", "globals", firewalls),

@@ -97,20 +97,12 @@ def of_account(iam: Iam, email: str) -> list[dict]:
     return [each for each in iam.keys.values() if each["name"].split("/")[3] == email]
 
 
-def find(cloud: Cloud, call: Call) -> dict:
+async def delete(cloud: Cloud, call: Call) -> dict:
     account, number = account_of(cloud, call.params["name"]), call.params["name"].split("/")[5]
     key = cloud.iam.keys.get(number)
     if key is None or key["name"].split("/")[3] != account["email"]:
         raise ApiError(404, "notFound", f"Service account key {number} does not exist.")
-    return key
-
-
-async def get(cloud: Cloud, call: Call) -> dict:
-    return shown(find(cloud, call))
-
-
-async def delete(cloud: Cloud, call: Call) -> dict:
-    del cloud.iam.keys[find(cloud, call)["name"].rpartition("/")[2]]
+    del cloud.iam.keys[number]
     cloud.iam.save()
     return {}
 

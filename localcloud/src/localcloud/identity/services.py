@@ -180,11 +180,6 @@ def present(cloud: Cloud, project: str, service: str) -> dict:
     return {**shown, "config": {"name": host, "title": titles()[service]}}
 
 
-async def get(cloud: Cloud, call: Call) -> dict:
-    name = call.params["name"]
-    return present(cloud, named(cloud, call, name), check_known(name.split("/")[3]))
-
-
 async def batch_get(cloud: Cloud, call: Call) -> dict:
     project, names = named(cloud, call, call.params["parent"]), call.params.get("names") or []
     if not 1 <= len(names) <= 30:

@@ -159,11 +159,13 @@ def check_job(spec: dict, meta: dict, bad: list[str]) -> None:
     check_metadata(template.get("metadata") or {}, path, bad)
     check_text("value", name, f"{path}.labels", bad)  # a label of its pods
     last = f"{name}-{(spec.get('completions') or 1) - 1}"
-    if spec.get("completionMode") == "Indexed" and len(last) > 63:
+    if len(last) > 63:
         message = f"will not able to create pod with invalid DNS label: {last}"
         bad.append(invalid("metadata.name", name, message))
-    if (template.get("spec") or {}).get("restartPolicy") != "Never":
-        raise Refusal(501, "NotImplemented", "jobs of the embedded cloud have restartPolicy Never")
+    is_served = (template.get("spec") or {}).get("restartPolicy") == "Never"
+    if not is_served or spec.get("completionMode") != "Indexed":
+        message = "jobs of the embedded cloud are Indexed and have restartPolicy Never"
+        raise Refusal(501, "NotImplemented", message)
     check_pod(template["spec"], f"{path}.spec", bad)
 
 

@@ -136,8 +136,8 @@ class Decision:
 
     over: tuple[str, str, str] | None = None  # the final condition, its reason, its message
     surplus: list[dict] = field(default_factory=list)  # pods to delete
-    # indexes of pods to make; None: their job has no indexes
-    missing: list[int | None] = field(default_factory=list)
+    # indexes of pods to make
+    missing: list[int] = field(default_factory=list)
 
 
 def sync(plane: Plane, job: dict) -> None:
@@ -317,25 +317,13 @@ def waits(seconds: float, memory: dict, now: float) -> bool:
     return bool(memory["failures"]) and now < memory["at"] + wait
 
 
-def missing(job: dict, live: list[dict]) -> list[int | None]:
-    """Return the indexes of the pods that a job lacks; None where it has no indexes."""
+def missing(job: dict, live: list[dict]) -> list[int]:
+    """Return the indexes of the pods that a job lacks."""
     spec, status = job["spec"], job["status"]
     room = spec["parallelism"] - len(live)
-    if spec["completionMode"] != "Indexed":
-        return [None] * min(room, pods_left(spec, status, len(live)))
     taken = {index_of(pod) for pod in live} | numbers(status.get("completedIndexes", ""))
     free = [index for index in range(spec["completions"]) if index not in taken]
     return [*free[: max(0, room)]]
-
-
-def pods_left(spec: dict, status: dict, live: int) -> int:
-    """Return how many more pods a job without indexes needs."""
-    succeeded = status.get("succeeded", 0)
-    if spec.get("completions") is not None:
-        return spec["completions"] - succeeded - live
-    if succeeded:  # without completions, one success is enough
-        return 0
-    return spec["parallelism"]
 
 
 def make_pod(plane: Plane, job: dict, index: int | None) -> None:

@@ -18,10 +18,6 @@ class Kind:
     counted: bool = False  # its metadata tell how often what it is to be was changed
 
     @property
-    def version(self) -> str:
-        return self.api.rpartition("/")[2]
-
-    @property
     def group(self) -> str:
         return self.api.rpartition("/")[0]
 

@@ -31,7 +31,7 @@ NAMESPACES = ("default", "kube-system", "kube-public")
 # What clusters say that they are, and whose rules they have.
 VERSION = "v1.36.2-gke.1104000"
 MINOR = VERSION.split(".")[1]
-OF_POLICIES = ("foregroundDeletion", "orphan")  # finalizers that the propagation policies set
+OF_POLICIES = ("foregroundDeletion",)  # finalizers that the propagation policies set
 LONGEST_START = 58  # of names that are generated: five letters come behind
 LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # of generated names
 
@@ -160,15 +160,11 @@ class Plane:
         if plural == "pods":
             self.delete_pod(thing, grace)
             return
-        policy = policy or ("Orphan" if plural == "jobs" else "Background")
+        policy = policy or "Background"
         waits_for = [
             each for each in thing["metadata"].get("finalizers") or [] if each not in OF_POLICIES
         ]
         owned = self.owned(plural, thing)
-        if policy == "Orphan":
-            for kind, each in owned:
-                self.orphan(kind, each, thing["metadata"]["uid"])
-            owned = []
         rows = [row for _, each in owned for row in each["metadata"].get("ownerReferences") or []]
         blocked = policy == "Foreground" and any(row.get("blockOwnerDeletion") for row in rows)
         if blocked or (plural == "namespaces" and owned):
@@ -197,11 +193,6 @@ class Plane:
         meta["finalizers"] = finalizers
         if plural == "namespaces":
             thing["status"]["phase"] = "Terminating"
-        self.store.put(plural, thing)
-
-    def orphan(self, plural: str, thing: dict, uid: str) -> None:
-        meta = thing["metadata"]
-        meta["ownerReferences"] = [row for row in meta["ownerReferences"] if row["uid"] != uid]
         self.store.put(plural, thing)
 
     def delete_pod(self, pod: dict, grace: int | None) -> None:

@@ -26,7 +26,6 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
     """Return the handler of every method that is served, by method id."""
     table = {
         "dashboards.create": create,
-        "dashboards.get": get,
         "dashboards.list": list_dashboards,
         "dashboards.patch": patch,
         "dashboards.delete": delete,
@@ -100,10 +99,6 @@ def find(cloud: Cloud, full: str) -> dict:
             404, "notFound", f"Requested entity was not found: {shown_name(cloud, full)}"
         )
     return row
-
-
-async def get(cloud: Cloud, call: Call, name: str) -> dict:
-    return present(cloud, name, find(cloud, name))
 
 
 async def list_dashboards(cloud: Cloud, call: Call, name: str) -> dict:

@@ -4,9 +4,7 @@ how it is shown.
 
 import hashlib
 import json
-import re
 from base64 import b64decode, b64encode
-from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -294,20 +292,6 @@ def check_change(old: dict, new: dict) -> None:
     if new.get("storageClass", old["storageClass"]) != old["storageClass"]:
         message = "The storage class of an object can only be changed by rewriting the object."
         raise ApiError(400, "invalid", message)
-    if "customTime" in old and (
-        "customTime" not in new or moment(new["customTime"]) < moment(old["customTime"])
-    ):
-        raise ApiError(
-            400,
-            "invalid",
-            "The customTime of an object cannot be removed or set to an earlier time.",
-        )
-
-
-def moment(text: str) -> datetime:
-    """The time of an RFC 3339 text, to the microsecond."""
-    text = re.sub(r"\.(\d+)", lambda found: f".{found[1][:6]:0<6}", text.upper())
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
 def check_hashes(fields: dict) -> None:
