@@ -111,8 +111,6 @@ def test_stop_and_start_keep_the_disk(client):
     client.console_with("sleeper", "startup-script: data")
 
 
-
-
 def test_an_instance_is_stopping_until_it_is_gone(client):
     client.insert("leaver", "#!/bin/bash\ntrap 'sleep 0.3; exit' TERM\necho up\nsleep 100 & wait\n")
     client.console_with("leaver", "startup-script: up")
@@ -121,8 +119,6 @@ def test_an_instance_is_stopping_until_it_is_gone(client):
     while "GONE" not in seen:
         seen.add(client.status("leaver"))
     assert seen == {"STOPPING", "GONE"}
-
-
 
 
 def test_preemption_is_announced_then_done(client):
@@ -482,16 +478,6 @@ REFUSED = {
         "resource.sourceMachineImage",
     ),
 }
-
-
-
-
-
-
-
-
-
-
 
 
 def test_the_image_of_a_running_machine_needs_force(client):
@@ -893,8 +879,6 @@ def test_a_disk_without_auto_delete_stays(client):
     assert client.call("GET", path).status_code == 404
 
 
-
-
 # --- clients that no one here wrote
 
 
@@ -978,10 +962,6 @@ def gcloud(client, tmp_path):
 RULE = {"name": "wrong", "allowed": [{"IPProtocol": "tcp", "ports": ["22"]}]}
 
 
-
-
-
-
 def test_projects_with_images_for_everybody_are_there_without_any(client):
     """libcloud looks for an image in all of them, one after the other."""
     url = client.url.partition("/_berg")[0]
@@ -991,5 +971,3 @@ def test_projects_with_images_for_everybody_are_there_without_any(client):
     assert (
         client.session.get(f"{url}/compute/v1/projects/no-cloud/global/images").status_code == 404
     )
-
-

@@ -228,9 +228,3 @@ TPU = {
 }
 BULK = {"targetSizePolicy": {"mode": "BULK"}}
 ONE = {"instances": [{"name": "g"}]}
-
-
-
-
-
-
