@@ -48,7 +48,7 @@ def policies(client):
 # --- ways out
 
 
-def test_without_an_address_google_answers_by_private_access_or_nat_only(client, gcloud):
+def test_without_an_address_google_answers_by_private_access_only(client, gcloud):
     """The machine says how a request to the list of buckets ends."""
     script = (
         "#!/usr/bin/env python3\nimport json, time, urllib.request as u\n"
@@ -89,20 +89,6 @@ def test_without_an_address_google_answers_by_private_access_or_nat_only(client,
     assert described == "True\n"
     comes("reached")
     gcloud(*subnet, "update", "default", "--region", REGION, "--no-enable-private-ip-google-access")
-    comes("cut")
-    gcloud("compute", "routers", "create", "way-out", "--region", REGION, "--network", "default")
-    nat = (
-        "--auto-allocate-nat-external-ips",
-        "--nat-all-subnet-ip-ranges",
-        "--router",
-        "way-out",
-        "--region",
-        REGION,
-    )
-    gcloud("compute", "routers", "nats", "create", "nat", *nat)
-    assert gcloud("compute", "routers", "list", "--format=value(name)") == "way-out\n"
-    comes("reached")
-    gcloud("compute", "routers", "delete", "way-out", "--region", REGION)
     comes("cut")
     client.delete("inside")
 

@@ -2,7 +2,7 @@
 """Resize requests of the embedded cloud: a queue for several machines, all of them or none."""
 
 import pytest
-from local_machines import LEARNING, client, until  # noqa: F401 (a fixture)
+from local_machines import LEARNING, client, groups_there, until  # noqa: F401 (a fixture)
 from test_local_compute import error
 
 A, B = "us-central1-a", "us-central1-b"
@@ -25,8 +25,8 @@ def clean(client):
     client.control("settings", {"refill": 0.1, "boot": 0})
     yield
     client.session.delete(f"{client.url}/_berg/faults")
-    for row in client.call("GET", GROUPS).json().get("items", []):
-        client.wait(client.call("DELETE", f"{GROUPS}/{row['name']}"))
+    for name in groups_there(client):
+        client.wait(client.call("DELETE", f"{GROUPS}/{name}"))
     for row in client.call("GET", TEMPLATES).json().get("items", []):
         client.wait(client.call("DELETE", f"{TEMPLATES}/{row['name']}"))
     client.control("stockout", {"on": False})

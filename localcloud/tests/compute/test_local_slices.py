@@ -7,7 +7,7 @@ import re
 from math import prod
 
 import pytest
-from local_machines import client, until  # noqa: F401 (a fixture)
+from local_machines import client, groups_there, until  # noqa: F401 (a fixture)
 from test_local_compute import error
 
 ZONE = "us-east5-a"
@@ -33,8 +33,8 @@ def clean(client):
     yield
     client.control("settings", {"delay": 0})
     client.session.delete(f"{client.url}/_berg/faults")
-    for row in client.call("GET", GROUPS).json().get("items", []):
-        client.wait(client.call("DELETE", f"{GROUPS}/{row['name']}"))
+    for name in groups_there(client):
+        client.wait(client.call("DELETE", f"{GROUPS}/{name}"))
     client.control("stockout", {"on": False})
     for path in (POLICIES, TEMPLATES):
         for row in client.call("GET", path).json().get("items", []):

@@ -124,24 +124,6 @@ def test_custom_metadata_is_limited_to_8_kib(raw):
     assert raw.names() == ["x"]
 
 
-def test_custom_time_only_moves_forward_and_the_storage_class_not_at_all(raw):
-    raw.put("x")
-
-    def patch(**body):
-        return raw.session.patch(raw.url("x"), json=body)
-
-    assert patch(customTime="2026-03-01T00:00:00Z").status_code == 200
-    assert patch(customTime="2026-03-01T02:00:00+01:00").status_code == 200
-    for wrong in ("2026-03-01T00:59:59.999Z", None):
-        assert refused(patch(customTime=wrong)) == (400, "invalid")
-    assert refused(patch(storageClass="NEARLINE")) == (400, "invalid")
-    assert patch(storageClass="STANDARD").json()["customTime"] == "2026-03-01T02:00:00+01:00"
-    moved = raw.session.post(
-        f"{raw.url('x')}/rewriteTo/b/{raw.name}/o/x", json={"storageClass": "NEARLINE"}
-    ).json()
-    assert moved["resource"]["storageClass"] == "NEARLINE"
-
-
 def test_etags_as_preconditions(raw):
     raw.put("x", b"1")
     tag = raw.get("x").json()["etag"]
