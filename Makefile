@@ -8,7 +8,7 @@ PROCESSES ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo wheel test test-berg lives storm accept real examples foreign test-versions bench lint docs clean
+.PHONY: demo wheel test test-berg lives storm accept real examples test-versions bench lint docs clean
 
 demo: $(VENV)/demo
 	./examples/demo.sh
@@ -51,10 +51,6 @@ real: $(VENV)/demo
 # examples/horovod/horovod.sh builds in minutes, and torch_xla (TORCH_XLA_PYTHON=a python that has it).
 examples: $(VENV)/examples
 	$(BIN)/pytest -n 2 -rs tests/test_examples.py $(PYTEST)
-
-# Clients that no one here wrote, against the embedded cloud: gcsfs's own tests, rclone, gcloud, the Kubernetes client, …
-foreign:
-	$(MAKE) -C localcloud foreign PYTHON=$(PYTHON)
 
 # The core tests on the oldest and the newest python here, with the lowest and the newest versions of what Berg needs.
 test-versions: $(VENV)/test

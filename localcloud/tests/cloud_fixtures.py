@@ -43,11 +43,8 @@ USUAL = {
         "give_up": 3,
         "driver_delay": 0,
         "scale_down": 600,
-        "node_grace": 40,
-        "repair": 600,
-        "eviction": 300,
     },
-    **{"backoff": 0.3, "restart": 0.3, "scale_retry": 1.0},
+    **{"backoff": 0.3, "scale_retry": 1.0},
 }
 
 

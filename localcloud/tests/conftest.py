@@ -4,8 +4,6 @@ The tests run in a network without a way out (loopback.py): a connection to anyw
 test that tried it.
 """
 
-from zlib import crc32
-
 import empty_home
 import loopback
 import pytest
@@ -14,33 +12,6 @@ from cloud_fixtures import kube, own_cloud, session_cloud
 HOME = empty_home.enter()
 WITNESS = loopback.enter()
 __all__ = ["kube"]
-
-
-def pytest_addoption(parser) -> None:
-    parser.addoption("--slow", action="store_true", help="run the slow tests, and only those")
-    parser.addoption("--all", action="store_true", help="run slow tests as well")
-    parser.addoption(
-        "--fifth", type=int, choices=range(5), help="run one fifth of the slow tests: 0 to 4"
-    )
-
-
-def pytest_configure(config) -> None:
-    config.addinivalue_line("markers", "slow: runs with --slow, or when it is named")
-
-
-def pytest_collection_modifyitems(config, items: list) -> None:
-    """Leave out slow tests, or run only those."""
-    if config.getoption("--all") or any("::" in each for each in config.args):
-        return
-    fifth = config.getoption("--fifth")
-    kept, left_out = [], []
-    for item in items:
-        is_slow = item.get_closest_marker("slow") is not None
-        is_drawn = fifth is None or not is_slow or crc32(item.nodeid.encode()) % 5 == fifth
-        is_wanted = is_slow == config.getoption("--slow") and is_drawn
-        (kept if is_wanted else left_out).append(item)
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = kept
 
 
 @pytest.hookimpl(wrapper=True)

@@ -17,7 +17,6 @@ SERVICES = (
     "container",
     "monitoring",
     "artifactregistry",
-    "cloudbuild",
 )
 
 

@@ -12,7 +12,6 @@ import pytest
 import requests
 from local_machines import until
 
-KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 PLACE = "projects/berg-local/locations/us-central1-a"
 SYSTEM = {
     "name": "system",
@@ -20,23 +19,6 @@ SYSTEM = {
     "config": {"machineType": "e2-medium", "diskSizeGb": 30},
 }
 SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
-
-
-def install_kueue(kube: "Kube", name: str = "team", namespace: str = "default", **quota) -> None:
-    """Let a cluster have Kueue, with a LocalQueue, the ClusterQueue behind it and a flavor."""
-    kube.cloud.call("POST", f"/_berg/clusters/{kube.name}/kueue")
-    rows = [{"name": key, "nominalQuota": value} for key, value in quota.items()]
-    flavor = {"name": f"{name}-flavor", "resources": rows}
-    group = {"coveredResources": list(quota), "flavors": [flavor]}
-    things = [
-        ("resourceflavors", "ResourceFlavor", flavor["name"], {}),
-        ("clusterqueues", "ClusterQueue", f"{name}-all", {"resourceGroups": [group]}),
-    ]
-    things[1][3]["namespaceSelector"] = {}
-    for plural, kind, called, spec in things:
-        kube.kueue(plural, kind, called, spec)
-    where = f"namespaces/{namespace}/localqueues"
-    kube.kueue(where, "LocalQueue", name, {"clusterQueue": f"{name}-all"})
 
 
 def gpu_pool(name: str = "t4", **fields) -> dict:
@@ -135,33 +117,9 @@ class Kube:
         return self.call("POST", path, body, fieldValidation="Strict")
 
     def get(self, kind: str, name: str = "", namespace: str = "default", **query) -> dict:
-        groups = {"jobs": "/apis/batch/v1", "deployments": "/apis/apps/v1"}
-        groups |= dict.fromkeys(("localqueues", "clusterqueues", "workloads"), KUEUE)
-        group = groups.get(kind, "/api/v1")
-        where = "" if kind in ("nodes", "clusterqueues") else f"/namespaces/{namespace}"
+        group = "/apis/batch/v1" if kind == "jobs" else "/api/v1"
+        where = "" if kind == "nodes" else f"/namespaces/{namespace}"
         return self.call("GET", f"{group}{where}/{kind}{'/' + name if name else ''}", **query)
-
-    def kueue(self, where: str, kind: str, name: str, spec: dict) -> dict:
-        """Make an object of Kueue's."""
-        body = {"apiVersion": KUEUE.removeprefix("/apis/"), "kind": kind, "spec": spec}
-        body["metadata"] = {"name": name}
-        return self.call("POST", f"{KUEUE}/{where}", body, fieldValidation="Strict")
-
-    def stop_queue(self, name: str, policy: str) -> None:
-        """Change the stopPolicy of a ClusterQueue."""
-        headers = {"Content-Type": "application/merge-patch+json"}
-        body = {"spec": {"stopPolicy": policy}}
-        assert self.raw("PATCH", f"{KUEUE}/clusterqueues/{name}", body, headers=headers).ok
-
-    def workload(self, job: str) -> dict[str, dict]:
-        """The conditions of a job's Workload, by their types."""
-        found = [
-            each
-            for each in self.get("workloads")["items"]
-            if each["metadata"]["ownerReferences"][0]["name"] == job
-        ]
-        rows = found[0]["status"].get("conditions", []) if found else []
-        return {row["type"]: row for row in rows}
 
     def pods(self, job: str = "") -> list[dict]:
         query = {"labelSelector": f"batch.kubernetes.io/job-name={job}"} if job else {}
@@ -192,6 +150,12 @@ class Kube:
     def events(self, name: str) -> list[tuple[str, str]]:
         rows = self.get("events", fieldSelector=f"involvedObject.name={name}")["items"]
         return [(row["reason"], row["message"]) for row in rows]
+
+    def delete(self, name: str) -> None:
+        """Delete a job and wait until its pods are gone."""
+        path = f"/apis/batch/v1/namespaces/default/jobs/{name}"
+        self.call("DELETE", path, {"propagationPolicy": "Background"})
+        until(lambda: not self.pods(name), f"no pod of {name} is left")
 
     def kubectl(self, *words: str, stdin: str = "", code: int = 0) -> str:
         done = self.run(*words, stdin=stdin)

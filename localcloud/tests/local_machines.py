@@ -108,3 +108,8 @@ def client(cloud, tmp_path_factory):
     start(folder, cloud)
     yield Client(folder)
     control.reset(folder)
+
+
+def groups_there(client) -> list[str]:
+    scopes = client.call("GET", "/aggregated/instanceGroupManagers").json()["items"].values()
+    return [row["name"] for scope in scopes for row in scope.get("instanceGroupManagers", [])]

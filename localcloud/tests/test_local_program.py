@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import requests
 
 ROOT = Path(__file__).parents[1]
@@ -33,7 +32,6 @@ def started(folder: Path, *options: str) -> tuple[subprocess.Popen, list[str]]:
     return process, lines
 
 
-@pytest.mark.slow
 def test_it_says_how_clients_find_it_and_ends_at_ctrl_c(tmp_path):
     folder = tmp_path / "cloud"
     process, lines = started(folder, "--project", "my-project")
@@ -122,7 +120,6 @@ def test_the_plugin_imports_nothing_of_the_cloud_or_of_google():
     assert ours == ["localcloud", "localcloud.pytest_plugin"], done.stderr
 
 
-@pytest.mark.slow
 def test_the_example_of_the_fixture_passes():
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *FIXTURE, "test_provision.py"],
@@ -168,7 +165,6 @@ def test_each_test_has_a_cloud_of_its_own(localcloud, localcloud_session):
 """
 
 
-@pytest.mark.slow
 def test_what_the_fixture_gives(tmp_path):
     (tmp_path / "test_fixture.py").write_text(FIXTURES)
     done = subprocess.run(

@@ -16,7 +16,6 @@ from typing import Any
 from aiohttp import web
 
 from localcloud.artifacts.store import Artifacts
-from localcloud.builds.store import Builds
 from localcloud.compute.state import Compute
 from localcloud.container.state import Container
 from localcloud.distance import Link
@@ -69,7 +68,6 @@ class Cloud:
     faults: Faults
     monitoring: Monitoring = None  # type: ignore[assignment]
     artifacts: Artifacts = None  # type: ignore[assignment]
-    builds: Builds = None  # type: ignore[assignment]
     compute: Compute = None  # type: ignore[assignment]  # some tests serve buckets alone
     container: Container = None  # type: ignore[assignment]  # as for compute
     requests: RequestLog = field(default_factory=RequestLog)

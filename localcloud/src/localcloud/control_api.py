@@ -14,10 +14,10 @@ from typing import Any
 from aiohttp import web
 
 from localcloud.call import Cloud, parse_json
-from localcloud.compute import catalog, power, slices
+from localcloud.compute import catalog, power
 from localcloud.compute.checks import check_place
 from localcloud.errors import ApiError
-from localcloud.kubernetes import streams, trouble
+from localcloud.kubernetes import trouble
 from localcloud.kubernetes.plane import Plane
 
 # Of what holds more than settings.
@@ -37,20 +37,15 @@ def routes(cloud: Cloud) -> list[web.RouteDef]:
         ("DELETE", "/_berg/requests", clear_requests),
         ("POST", "/_berg/projects", add_project),
         ("POST", "/_berg/tokens/expire", expire_tokens),
-        ("POST", "/_berg/roles/forget", forget_roles),
         ("POST", "/_berg/quotas", set_quota),
         ("POST", "/_berg/stockout", set_stockout),
         ("POST", "/_berg/settings", change_settings),
         ("GET", "/_berg/instances", list_instances),
         ("POST", "/_berg/instances/{name}/preempt", preempt),
-        ("POST", "/_berg/instances/{name}/maintain", maintain),
         ("POST", "/_berg/instances/{name}/crash", crash),
         ("POST", "/_berg/instances/{name}/cut", cut),
         ("POST", "/_berg/clusters/{name}/images", set_image),
-        ("POST", "/_berg/clusters/{name}/kueue", install_kueue),
-        ("POST", "/_berg/clusters/{name}/cut", cut_streams),
         ("POST", "/_berg/pods/{name}/evict", evict),
-        ("POST", "/_berg/pods/{name}/oom", run_out_of_memory),
     ]
     return [
         web.route(verb, path, functools.partial(answer, cloud, handler))
@@ -104,15 +99,6 @@ async def add_project(cloud: Cloud, name: str, body: dict) -> dict:
 async def expire_tokens(cloud: Cloud, name: str, body: dict) -> dict:
     cloud.tokens.expire_all(revoke=bool(body.get("revoke")))
     return {}
-
-
-async def forget_roles(cloud: Cloud, name: str, body: dict) -> dict:
-    """Remove deleted roles for good, as Google does after 7 days."""
-    gone = [role for role, row in cloud.iam.roles.items() if row.get("deleted")]
-    for role in gone:
-        del cloud.iam.roles[role]
-    cloud.iam.save()
-    return {"forgotten": gone}
 
 
 async def set_quota(cloud: Cloud, name: str, body: dict) -> dict:
@@ -176,19 +162,8 @@ async def preempt(cloud: Cloud, name: str, body: dict) -> dict:
     )
 
 
-async def maintain(cloud: Cloud, name: str, body: dict) -> dict:
-    instance, notice = cloud.compute.find(name), body.get("notice", 3600)
-    if slices.repaired(cloud.compute, instance):
-        return slices.maintain(cloud.compute, instance, notice)
-    return power.maintain(cloud.compute, instance, notice)
-
-
 async def crash(cloud: Cloud, name: str, body: dict) -> dict:
-    instance = cloud.compute.find(name)
-    if slices.repaired(cloud.compute, instance):
-        slices.fail(cloud.compute, instance)
-    else:
-        power.crash(cloud.compute, instance)
+    power.crash(cloud.compute, cloud.compute.find(name))
     return {}
 
 
@@ -224,20 +199,6 @@ async def set_image(cloud: Cloud, name: str, body: dict) -> dict:
     return images
 
 
-async def install_kueue(cloud: Cloud, name: str, body: dict) -> dict:
-    """Let a cluster have Kueue: its custom resources, webhook and controllers."""
-    (plane_named(cloud, name).folder / "kueue").touch()
-    return {}
-
-
-async def cut_streams(cloud: Cloud, name: str, body: dict) -> dict:
-    return {"cut": streams.cut_all(plane_named(cloud, name), body.get("what", "watch"))}
-
-
 async def evict(cloud: Cloud, name: str, body: dict) -> dict:
     trouble.evict(*pod_named(cloud, name), float(body.get("grace", 0)))
     return {}
-
-
-async def run_out_of_memory(cloud: Cloud, name: str, body: dict) -> dict:
-    return {"killed": trouble.run_out_of_memory(*pod_named(cloud, name))}

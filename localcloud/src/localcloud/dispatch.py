@@ -18,7 +18,7 @@ from localcloud.call import CLOUD, Call, Cloud, parse_json, suffer
 from localcloud.errors import ApiError
 from localcloud.identity import keys, permissions, services
 from localcloud.identity.tokens import Owner
-from localcloud.storage import parts, xml
+from localcloud.storage import xml
 
 log = logging.getLogger("localcloud")
 
@@ -35,10 +35,7 @@ SERVICES = (
     "container",
     "monitoring",
     "artifactregistry",
-    "cloudbuild",
 )
-# of those that have others: dashboards are v1, time series v3
-VERSIONS = {"monitoring": ("v1", "v3")}
 # see `ApiError.body`
 WITH_REASONS = (
     "/compute/",
@@ -100,39 +97,24 @@ async def do_by_name(
     request: web.Request, bucket: str, path: str, query: str
 ) -> tuple[str, web.StreamResponse]:
     """Answer a write or a list of the XML API, as above; return the method that does it, too."""
-    if xml.object_of(path) and parts.is_meant(request.method, query):
-        return "storage.objects.insert", await upload_in_parts(request, bucket, path, query)
     wanted = xml.asked(request.method, path, query, request.headers, bucket)
     if wanted is None:
         return UNKNOWN, refuse_by_name(request, bucket, path)
     method = schema.load("storage").methods[wanted.method]
     try:
         found = await call_method(
-            request, (method, wanted.values), wanted.path, wanted.line, request.headers, wanted.read
+            request,
+            (method, wanted.values),
+            wanted.path,
+            wanted.line,
+            request.headers,
+            request.read,
         )
-        return wanted.method, xml.describe(wanted, found)
+        return wanted.method, xml.describe(found)
     except ApiError as error:
         return wanted.method, xml.refusal(error)
     except ConnectionError:
         return wanted.method, web.Response(status=499)
-
-
-async def upload_in_parts(
-    request: web.Request, bucket: str, path: str, query: str
-) -> web.StreamResponse:
-    """Answer a request of an upload in parts, which the JSON API has not."""
-    cloud, name = request.app[CLOUD], xml.object_of(path)
-    method = schema.load("storage").methods["storage.objects.insert"]
-    try:
-        owner = authenticate(cloud, request.headers)
-        check_scopes(method, owner)
-        if fault := cloud.faults.take(method.id, unquote(f"{path}?{query}"), None):
-            await suffer(fault, request)
-        return await parts.answer(cloud, request, owner.email, bucket, name, query)
-    except ApiError as error:
-        return xml.refusal(error)
-    except ConnectionError:
-        return web.Response(status=499)
 
 
 def refuse_by_name(request: web.Request, bucket: str, path: str) -> web.Response:
@@ -163,10 +145,9 @@ def find_method(verb: str, path: str, query: str) -> tuple[schema.Method, dict[s
             )
             return found if found and found[0].id == media else None
     for service in SERVICES:
-        for version in VERSIONS.get(service, ("v1",)):
-            base = f"/{service}/{version}/"
-            if path.startswith(base):
-                return schema.match(schema.load(service, version), verb, path[len(base) :])
+        base = f"/{service}/v1/"
+        if path.startswith(base):
+            return schema.match(schema.load(service), verb, path[len(base) :])
     return None
 
 
@@ -223,7 +204,7 @@ async def call_method(
 ) -> web.StreamResponse:
     cloud, handlers = request.app[CLOUD], request.app[HANDLERS]
     method, path_values = found
-    service = schema.load(method.id.partition(".")[0], method.version)
+    service = schema.load(method.id.partition(".")[0])
     pairs = parse_qsl(query, keep_blank_values=True, errors="surrogateescape")
     upload = path.startswith(STORAGE_PREFIXES) and not path.startswith("/download")
     upload_id = next((value for name, value in pairs if upload and name == "upload_id"), None)

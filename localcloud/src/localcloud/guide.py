@@ -21,7 +21,6 @@ SERVICES = (
     "container",
     "monitoring",
     "artifactregistry",
-    "cloudbuild",
 )
 TEXT = """\
 The embedded cloud listens at {url} (project {project}, state in {folder}).

@@ -52,7 +52,7 @@ async def serve(options: argparse.Namespace) -> None:
     settings = Settings(options.grace, options.delay)
     compute = Compute(folder / "compute", cloud.projects, cloud.faults, settings)
     cloud.compute = compute
-    cloud.container = Container(folder / "kubernetes", compute, cloud.tokens)
+    cloud.container = Container(folder / "kubernetes", compute)
     compute.sandbox = sandbox_of(folder)
     ports = read_json(folder / "metadata.json")
     metadata = MetadataServer(compute, cloud.tokens, ports.get("port", 0))

@@ -7,7 +7,6 @@ its handler is in dispatch.py.
 Not covered: HTTP/2, TLS, gRPC, API keys.
 """
 
-import asyncio
 import functools
 import json
 from collections.abc import Callable
@@ -21,8 +20,6 @@ from localcloud.artifacts import registry
 from localcloud.artifacts.store import Artifacts
 from localcloud.batch import batch
 from localcloud.billing import api as billing_api
-from localcloud.builds import api as builds_api
-from localcloud.builds.store import Builds
 from localcloud.call import CLOUD, Cloud, cut
 from localcloud.compute import api as compute_api
 from localcloud.compute.routers import reaches_google
@@ -38,7 +35,7 @@ from localcloud.dispatch import (
 from localcloud.errors import ApiError
 from localcloud.faults import Faults
 from localcloud.identity import api as iam_api
-from localcloud.identity import keys, oauth, orgpolicies, services
+from localcloud.identity import keys, oauth, services
 from localcloud.identity.iam import Iam
 from localcloud.identity.tokens import LAPTOP, Tokens
 from localcloud.machines import tunnel
@@ -66,7 +63,6 @@ def open_cloud(folder: Path, port: int = 0, project: str = "berg-local") -> Clou
         Monitoring(folder / "monitoring"),
         Artifacts(folder / "artifacts"),
     )
-    cloud.builds = Builds(folder / "builds")
     if project not in projects:
         cloud.add_project(project)
     return cloud
@@ -83,21 +79,18 @@ def make_app(cloud: Cloud) -> web.Application:
         secrets_api,
         iam_api,
         keys,
-        orgpolicies,
         services,
         billing_api,
         monitoring_api,
     )
-    for module in (*modules, artifacts_api, builds_api):
+    for module in (*modules, artifacts_api):
         app[HANDLERS].update(module.handlers(cloud))
     if cloud.compute is not None:
         app[HANDLERS].update(compute_api.handlers(cloud))
         app[HANDLERS].update(container_api.handlers(cloud))
         cloud.compute.account_exists = lambda email: cloud.iam.account(email) is not None
         cloud.compute.account_is_known = cloud.iam.is_known
-        cloud.container.add_workload_pool = cloud.iam.add_pool
         app.middlewares.append(network)
-    app.on_shutdown.append(cancel_builds)
     app.router.add_post("/token", functools.partial(oauth.token, cloud.tokens, cloud.iam))
     if cloud.compute is not None:
         app.router.add_get("/v4/connect", connect_tunnel)
@@ -107,15 +100,6 @@ def make_app(cloud: Cloud) -> web.Application:
     app.router.add_route("*", "/v2/{path:.*}", registry.serve)
     app.router.add_route("*", "/{path:.*}", api)
     return app
-
-
-async def cancel_builds(app: web.Application) -> None:
-    """End the builds that run, with their processes."""
-    tasks = list(app[CLOUD].builds.tasks.values())
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks)
 
 
 def _guarded(cloud: Cloud, route: web.RouteDef) -> web.RouteDef:

@@ -8,7 +8,14 @@ import time
 import uuid
 
 import pytest
-from local_machines import IMAGE, LEARNING, client, start, until  # noqa: F401 (a fixture)
+from local_machines import (  # noqa: F401 (a fixture)
+    IMAGE,
+    LEARNING,
+    client,
+    groups_there,
+    start,
+    until,
+)
 from test_local_compute import error, gcloud  # noqa: F401, the fixture
 
 from localcloud import control
@@ -27,9 +34,9 @@ def clean(client):
     client.control("settings", {"refill": 0.2, "grace": 0.5})
     yield
     client.session.delete(f"{client.url}/_berg/faults")
-    for row in client.call("GET", GROUPS).json().get("items", []):
-        client.call("DELETE", f"{GROUPS}/{row['name']}")
-    until(lambda: "items" not in client.call("GET", GROUPS).json(), "the end of all groups")
+    for name in groups_there(client):
+        client.call("DELETE", f"{GROUPS}/{name}")
+    until(lambda: not groups_there(client), "the end of all groups")
     client.control("stockout", {"on": False})
     for row in client.call("GET", TEMPLATES).json().get("items", []):
         client.wait(client.call("DELETE", f"{TEMPLATES}/{row['name']}"))
@@ -199,33 +206,6 @@ def test_what_a_group_may_not_be(client, fields, status, message):
 # --- the life of a group
 
 
-def test_a_group_holds_its_size(client):
-    template(client)
-    insert(client, "sized", 2, description="two of them")
-    first = running(client, "sized", 2)
-    assert all(name.startswith("sized-") and zone_of(row) == A for name, row in first.items())
-    group = client.call("GET", f"{GROUPS}/sized").json()
-    assert (
-        group["currentActions"]["none"] == group["targetSize"] == 2 and group["status"]["isStable"]
-    )
-    assert group["versions"][0]["instanceTemplate"].endswith(f"/berg-local{TEMPLATES}/plain")
-    scopes = client.call("GET", "/aggregated/instanceGroupManagers").json()["items"]
-    assert [row["name"] for row in scopes["regions/us-central1"]["instanceGroupManagers"]] == [
-        "sized"
-    ]
-    assert "warning" in scopes["regions/us-west1"]
-    used = error(client.call("DELETE", f"{TEMPLATES}/plain"))
-    assert used[1] == "resourceInUseByAnotherResource" and used[2].endswith(
-        f"'projects/berg-local{GROUPS}/sized'"
-    )
-    act(client, "sized", "resize", size=3)
-    assert first.keys() < running(client, "sized", 3).keys()
-    act(client, "sized", "resize", size=0)
-    until(lambda: not members(client, "sized"), "no member")
-    client.wait(client.call("DELETE", f"{GROUPS}/sized"))
-    assert error(client.call("GET", f"{GROUPS}/sized"))[:2] == (404, "notFound")
-
-
 def test_members_know_their_group_and_carry_what_it_sets(client):
     script = (
         "#!/bin/bash\nfor key in created-by instance-template who; do\n"
@@ -291,7 +271,8 @@ def test_a_group_is_deleted_after_its_members_had_their_grace(client):
     operation = client.call("DELETE", f"{GROUPS}/leaving")
     assert operation.json()["status"] == "RUNNING"
     assert members(client, "leaving")["leaver"]["currentAction"] == "DELETING"
-    assert error(client.call("POST", f"{GROUPS}/leaving/resize?size=1"))[1] == "resourceNotReady"
+    late = client.call("POST", f"{GROUPS}/leaving/createInstances", {"instances": [{"name": "l"}]})
+    assert error(late)[1] == "resourceNotReady"
     client.wait(operation)
     assert (
         client.get("leaver") is None and client.call("GET", f"{GROUPS}/leaving").status_code == 404
@@ -441,7 +422,6 @@ def test_a_group_whose_creation_fails_is_not_there(client):
     assert client.call("GET", f"{GROUPS}/unborn").status_code == 404
 
 
-@pytest.mark.slow
 def test_refilling_goes_on_after_a_killed_server(client, cloud):
     template(client, scheduling={**SPOT, "maxRunDuration": {"seconds": 3600}})
     insert(client, "tough", zones=(A, C))
@@ -470,34 +450,6 @@ def test_refilling_goes_on_after_a_killed_server(client, cloud):
 
 
 # --- a client that no one here wrote
-
-
-@pytest.mark.slow
-def test_gcloud_and_groups(client, gcloud):
-    template(client, image=LEARNING)
-    insert(client, "drawer", zones=(C, F))
-    groups, region = ("instance-groups", "managed"), ("--region", "us-central1")
-    assert gcloud("instance-templates", "list", "--format", "value(name)").split() == ["plain"]
-    kind = gcloud(
-        "instance-templates", "describe", "plain", "--format", "value(properties.machineType)"
-    )
-    assert kind.strip() == "n1-standard-1"
-    gcloud(*groups, "create-instance", "drawer", "--instance", "spoon", *region)
-    running(client, "drawer")
-    shown = gcloud(*groups, "list", "--format", "value(name,LOCATION,targetSize,size)")
-    assert shown.split() == ["drawer", "us-central1", "1", "1"]
-    described = gcloud(
-        *groups, "describe", "drawer", *region, "--format", "value(distributionPolicy.targetShape)"
-    )
-    assert described.strip() == "ANY"
-    listed = gcloud(
-        *groups, "list-instances", "drawer", *region, "--format", "value(NAME,ZONE,STATUS,ACTION)"
-    )
-    assert listed.split() == ["spoon", C, "RUNNING", "NONE"]
-    gcloud(*groups, "delete", "drawer", *region)
-    gcloud("instance-templates", "delete", "plain")
-    assert "items" not in client.call("GET", GROUPS).json()
-    assert "items" not in client.call("GET", TEMPLATES).json()
 
 
 # --- what changes a group

@@ -2,7 +2,7 @@
 """Resize requests of the embedded cloud: a queue for several machines, all of them or none."""
 
 import pytest
-from local_machines import LEARNING, client, until  # noqa: F401 (a fixture)
+from local_machines import LEARNING, client, groups_there, until  # noqa: F401 (a fixture)
 from test_local_compute import error
 
 A, B = "us-central1-a", "us-central1-b"
@@ -25,8 +25,8 @@ def clean(client):
     client.control("settings", {"refill": 0.1, "boot": 0})
     yield
     client.session.delete(f"{client.url}/_berg/faults")
-    for row in client.call("GET", GROUPS).json().get("items", []):
-        client.wait(client.call("DELETE", f"{GROUPS}/{row['name']}"))
+    for name in groups_there(client):
+        client.wait(client.call("DELETE", f"{GROUPS}/{name}"))
     for row in client.call("GET", TEMPLATES).json().get("items", []):
         client.wait(client.call("DELETE", f"{TEMPLATES}/{row['name']}"))
     client.control("stockout", {"on": False})
@@ -102,7 +102,6 @@ def test_with_room_all_machines_come_under_their_names(client):
     assert scheduling["maxRunDuration"] == {"seconds": "3600"}
     assert scheduling["provisioningModel"] == "FLEX_START"
     assert error(ask(client))[0] == 409
-    assert client.call("GET", REQUESTS).json()["items"] == [asked(client)]
 
 
 def test_a_template_with_a_placement_policy_fails(client):
@@ -228,46 +227,3 @@ TPU = {
 }
 BULK = {"targetSizePolicy": {"mode": "BULK"}}
 ONE = {"instances": [{"name": "g"}]}
-
-
-def test_one_machine_with_tpus_waits_in_bulk_mode(client):
-    template(client, **TPU)
-    group(client, **BULK)
-    client.control("stockout", {})
-    client.wait(client.call("POST", f"{GROUPS}/g/createInstances", ONE))
-
-    def look() -> dict:
-        return client.call("GET", f"{GROUPS}/g").json()["status"]["bulkInstanceOperation"]
-
-    until(lambda: "error" in look()["lastProgressCheck"], "the first attempt")
-    (why,) = look()["lastProgressCheck"]["error"]["errors"]
-    assert look()["inProgress"] and why["code"] == "INTERNAL_ERROR"
-    (row,) = client.call("POST", f"{GROUPS}/g/listManagedInstances").json()["managedInstances"]
-    assert (row["currentAction"], row["lastAttempt"]) == ("CREATING", {})
-    again = error(
-        client.call("POST", f"{GROUPS}/g/createInstances", {"instances": [{"name": "h"}]})
-    )
-    assert again[0] == 400 and "only to a group that has none" in again[2]
-    client.control("stockout", {"on": False})
-    until(lambda: machines(client) == {"g": "RUNNING"}, "the machine")
-    until(lambda: not look()["inProgress"], "the end of the operation")
-
-
-def test_what_bulk_mode_refuses(client):
-    template(client, **TPU)
-    refused = error(make_group(client, shape="ANY", **BULK))
-    assert refused[0] == 400 and "ANY_SINGLE_ZONE" in refused[2]
-    refused = error(make_group(client, action="REPAIR", **BULK))
-    assert refused[0] == 400 and "DO_NOTHING" in refused[2]
-    refused = error(make_group(client, size=2, **BULK))
-    assert refused[0] == 501 and "workload policy" in refused[2]
-    group(client, **BULK)
-    refused = error(ask(client))
-    assert refused[0] == 400 and "TPU is not allowed" in refused[2]
-
-
-def test_bulk_mode_is_not_for_machines_on_demand(client):
-    on_demand = {**FLEX, "provisioningModel": "STANDARD"}
-    template(client, **TPU, scheduling=on_demand, reservationAffinity={})
-    refused = error(make_group(client, **BULK))
-    assert refused[0] == 400 and "FLEX_START, not STANDARD" in refused[2]

@@ -74,7 +74,6 @@ def message(answer):
     return answer.status_code, error["errors"][0]["reason"], error["message"]
 
 
-@pytest.mark.slow
 def test_a_machine_may_delete_itself_once_its_account_has_the_permission(client, account):
     email, grant = account
     name = f"mortal-{uuid.uuid4().hex[:8]}"
@@ -89,61 +88,6 @@ def test_a_machine_may_delete_itself_once_its_account_has_the_permission(client,
     until(lambda: client.get(name) is None, "the machine is gone")
 
 
-def test_methods_of_compute_need_their_permissions(client, account):
-    email, grant = account
-    machine, path = as_account(client, email), f"/zones/{ZONE}/instances"
-    project = f"projects/{PROJECT}"
-    target, manager = f"{project}{path}/x1", f"/regions/{ZONE[:-2]}/instanceGroupManagers/g"
-    needs = {
-        ("DELETE", f"{path}/x1"): ("compute.instances.delete", target),
-        ("GET", path): ("compute.instances.list", project),
-        ("GET", "/aggregated/instances"): ("compute.instances.list", project),
-        ("POST", f"{path}/x1/setLabels"): ("compute.instances.setLabels", target),
-        ("GET", f"{path}/x1/serialPort"): ("compute.instances.getSerialPortOutput", target),
-        ("GET", f"/zones/{ZONE}/operations/o1"): (
-            "compute.zoneOperations.get",
-            f"{project}/zones/{ZONE}/operations/o1",
-        ),
-        ("GET", ""): ("compute.projects.get", project),
-        ("GET", "/global/firewalls"): ("compute.firewalls.list", project),
-        ("DELETE", manager): ("compute.instanceGroupManagers.delete", project + manager),
-    }
-    for (verb, what), (permission, resource) in needs.items():
-        text = f"Required '{permission}' permission for '{resource}'"
-        assert message(machine.call(verb, what, {} if verb == "POST" else None)) == (
-            403,
-            "forbidden",
-            text,
-        )
-    grant(
-        "compute.instances.delete",
-        "compute.instances.list",
-        "compute.instanceGroupManagers.delete",
-    )
-    text = f"Required 'compute.instanceGroups.delete' permission for '{project + manager}'"
-    assert message(machine.call("DELETE", manager))[2] == text, "of the group's own as well"
-    grant(
-        "compute.instances.delete",
-        "compute.instances.list",
-        "compute.instanceGroupManagers.delete",
-        "compute.instanceGroups.delete",
-    )
-    assert (
-        machine.call("GET", path).status_code
-        == machine.call("GET", "/aggregated/instances").status_code
-        == 200
-    )
-    assert machine.call("DELETE", f"{path}/x1").status_code == 404
-    assert machine.call("GET", f"{path}/x1").status_code == 403
-    assert machine.call("DELETE", manager).status_code == 404
-    # Images of public projects are everyone's.
-    assert (
-        machine.call("GET", "/global/images/family/debian-12", project="debian-cloud").status_code
-        == 200
-    )
-
-
-@pytest.mark.slow
 def test_to_create_a_machine_takes_many_permissions(client, cloud, account):
     email, grant = account
     machine, path = as_account(client, email), f"/zones/{ZONE}/instances"
@@ -185,84 +129,7 @@ def test_nobody_creates_a_machine_for_an_account_that_is_not_there(client):
     assert message(answer) == (404, "notFound", text)
 
 
-def test_firewalls(client):
-    named = {row["name"]: row for row in client.call("GET", "/global/firewalls").json()["items"]}
-    names = [
-        "default-allow-icmp",
-        "default-allow-internal",
-        "default-allow-rdp",
-        "default-allow-ssh",
-    ]
-    assert sorted(named) == names
-    ssh = named["default-allow-ssh"]
-    assert ssh["allowed"] == [{"IPProtocol": "tcp", "ports": ["22"]}] and ssh["sourceRanges"] == [
-        "0.0.0.0/0"
-    ]
-    assert ssh["priority"] == 65534 and ssh["direction"] == "INGRESS"
-    rule = {
-        "name": "iap",
-        "allowed": [{"IPProtocol": "tcp", "ports": ["22"]}],
-        "sourceRanges": ["35.235.240.0/20"],
-    }
-    done = client.wait(
-        client.call("POST", "/global/firewalls", {**rule, "network": "global/networks/default"})
-    )
-    assert done["operationType"] == "insert" and done["targetLink"].endswith(
-        "/global/firewalls/iap"
-    )
-    made = client.call("GET", "/global/firewalls/iap").json()
-    assert (
-        made["priority"] == 1000
-        and made["sourceRanges"] == ["35.235.240.0/20"]
-        and not made["disabled"]
-    )
-    assert message(client.call("POST", "/global/firewalls", rule))[:2] == (409, "alreadyExists")
-    wrong = (
-        {"allowed": []},
-        {"network": "global/networks/x"},
-        {"allowed": [{"IPProtocol": "tcp", "ports": ["9-1"]}]},
-    )
-    for fields in wrong:
-        assert client.call(
-            "POST", "/global/firewalls", {**rule, "name": "other", **fields}
-        ).status_code in (400, 404)
-    client.wait(client.call("DELETE", "/global/firewalls/iap"))
-    assert client.call("GET", "/global/firewalls/iap").status_code == 404
-
-
 TCP = {"allowed": [{"IPProtocol": "tcp", "ports": ["22"]}]}
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        (
-            {"sourceRanges": ["10.0.0.0/33"]},
-            "'resource.sourceRanges[0]': '10.0.0.0/33'. Must be a CIDR address range.",
-        ),
-        ({"sourceRanges": ["10.0.0.1/8"]}, "Must be a CIDR address range."),
-        ({"sourceRanges": ["anywhere"]}, "Must be a CIDR address range."),
-        ({"sourceRanges": ["0.0.0.0/0", "::/0"]}, "A rule has either IPv4 or IPv6 ranges."),
-        ({"allowed": [{"IPProtocol": "quic"}]}, "'resource.allowed[0].IPProtocol': 'quic'"),
-        ({"allowed": [{"IPProtocol": "300"}]}, "'resource.allowed[0].IPProtocol': '300'"),
-        ({"allowed": [{"IPProtocol": "icmp", "ports": ["22"]}]}, "Ports may only be specified for"),
-        ({"denied": [{"IPProtocol": "tcp", "ports": ["22"]}]}, "Exactly one of the fields"),
-        ({"targetTags": ["Web"]}, "'resource.targetTags[0]': 'Web'. Must be a match of regex"),
-        (
-            {"sourceTags": ["a"], "targetServiceAccounts": ["a@b.iam.gserviceaccount.com"]},
-            "may not be used together",
-        ),
-        ({"direction": "EGRESS", "sourceTags": ["a"]}, "'resource.sourceTags'"),
-        ({"priority": 65536}, "Priority must be between"),
-        ({"name": "Bad"}, "Must be a match of regex"),
-    ],
-)
-def test_firewall_rules_that_make_no_sense(client, fields, words):
-    status, _, text = message(
-        client.call("POST", "/global/firewalls", {"name": "odd", **TCP, **fields})
-    )
-    assert status == 400 and words in text, text
-    assert client.call("GET", "/global/firewalls/odd").status_code == 404
 
 
 # --- gcloud
@@ -272,52 +139,6 @@ def test_firewall_rules_that_make_no_sense(client, fields, words):
 def gcloud(client, tmp_path):
     client.call("GET", "")
     return Gcloud(client.url, PROJECT, client.session.credentials.token, tmp_path)
-
-
-@pytest.mark.slow
-def test_gcloud_makes_accounts_roles_and_bindings(client, gcloud):
-    bucket = f"bucket-{uuid.uuid4().hex[:12]}"
-    uniform = {"iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}}}
-    call(client, "POST", f"/storage/v1/b?project={PROJECT}", {"name": bucket, **uniform})
-    id, role = f"g-{uuid.uuid4().hex[:12]}", f"g_{uuid.uuid4().hex[:12]}"
-    email = f"{id}@{PROJECT}.iam.gserviceaccount.com"
-    gcloud("iam", "service-accounts", "create", id, "--display-name", "made by gcloud")
-    assert email in gcloud("iam", "service-accounts", "list", "--format", "value(email)").split()
-    words = [
-        "--project",
-        PROJECT,
-        "--permissions",
-        "compute.instances.delete,compute.zoneOperations.get",
-    ]
-    gcloud("iam", "roles", "create", role, *words, "--title", "t", "--stage", "GA")
-    shown = gcloud(
-        "iam",
-        "roles",
-        "describe",
-        role,
-        "--project",
-        PROJECT,
-        "--format",
-        "value(includedPermissions)",
-    )
-    assert "compute.instances.delete" in shown
-    member, name = f"serviceAccount:{email}", f"projects/{PROJECT}/roles/{role}"
-    # Where any binding has a condition, gcloud wants to be told that this one has none.
-    words = ["--member", member, "--role", name, "--condition", "None"]
-    gcloud("projects", "add-iam-policy-binding", PROJECT, *words)
-    assert member in gcloud("projects", "get-iam-policy", PROJECT)
-    words = ["--member", member, "--role", "roles/storage.objectUser"]
-    gcloud("storage", "buckets", "add-iam-policy-binding", f"gs://{bucket}", *words)
-    policy = call(client, "GET", f"/storage/v1/b/{bucket}/iam")
-    assert {"role": "roles/storage.objectUser", "members": [member]} in policy["bindings"]
-
-
-@pytest.mark.slow
-def test_gcloud_lists_firewall_rules(gcloud):
-    assert (
-        "default-allow-ssh"
-        in gcloud("compute", "firewall-rules", "list", "--format", "value(name)").split()
-    )
 
 
 SCOPED = """#!/bin/bash

@@ -22,12 +22,8 @@ from localcloud.machines.abilities import abilities
 
 ABLE = [
     pytest.param(machines.Sandbox(machines.OVERLAY, os.geteuid() != 0), id="overlay"),
-    pytest.param(
-        machines.Sandbox(machines.OVERLAY, True), id="overlay-user", marks=pytest.mark.slow
-    ),
-    pytest.param(
-        machines.Sandbox(machines.BIND, os.geteuid() != 0), id="bind", marks=pytest.mark.slow
-    ),
+    pytest.param(machines.Sandbox(machines.OVERLAY, True), id="overlay-user"),
+    pytest.param(machines.Sandbox(machines.BIND, os.geteuid() != 0), id="bind"),
     pytest.param(machines.Sandbox(machines.PLAIN), id="plain"),
 ]
 
@@ -139,28 +135,6 @@ def write_wheel_with_a_header(folder: Path) -> None:
         wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
         wheel.writestr("headed-1.0.data/headers/of-berg-tests.h", "#define HEADED 1\n")
         wheel.writestr(f"{about}/RECORD", "")
-
-
-@pytest.mark.slow
-def test_packages_with_headers_where_nobody_is_root(host, tmp_path):
-    """On the machine of an ordinary user, to whom neither /usr/include nor the python belongs."""
-    if host != machines.OVERLAY or not machines.python_headers() or not machines.system_python():
-        pytest.skip("this host has no overlays, or no python3 with pip for its machines")
-    headers = machines.python_headers()[0]
-    folder = Path(tempfile.mkdtemp())  # pytest's own is closed to other users
-    shutil.copytree(Path(machines.__file__).parents[1], folder / "localcloud")
-    (folder / "image").mkdir()
-    write_wheel_with_a_header(folder / "image")
-    (folder / "image/module.c").write_text("#include <stdio.h>\n#include <Python.h>\n")
-    (folder / "script").write_text(INSTALL_HEADERS.format(headers=headers))
-    line = ["/usr/bin/python3", "-c", BOOT_AS_ORDINARY_USER, str(folder)]
-    if os.geteuid() == 0:
-        subprocess.run(["chown", "-R", "65534:65534", folder], check=True)
-        line = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", *line]
-    ran = subprocess.run(line, cwd="/", env={"PATH": machines.PATH}, capture_output=True, text=True)
-    machines.remove(folder)
-    assert ": has of-berg-tests.h" in ran.stdout, ran.stdout + ran.stderr
-    assert ": compiled" in ran.stdout or not (headers / "Python.h").exists() or not CC, ran.stdout
 
 
 @pytest.mark.parametrize(
@@ -362,7 +336,6 @@ def heard(machine, sandbox, name: str) -> dict[str, float]:
     return {what: float(at) for at, what in reversed([line.split() for line in lines])}
 
 
-@pytest.mark.slow
 def test_the_power_button_is_heard_by_the_runner_alone(boot, sandbox):
     """As KillMode=process has it: what the startup script began loses its output at once and is
     told 3 s later.
@@ -487,7 +460,6 @@ def test_a_script_without_a_shebang_does_not_run(boot):
     assert "exec format error" in shown and "startup-script: hello" not in shown
 
 
-@pytest.mark.slow
 def test_poweroff_inside_ends_the_machine(boot, sandbox):
     if sandbox.files != machines.OVERLAY:
         pytest.skip("needs an overlay over /usr/sbin")
@@ -532,7 +504,6 @@ def own(cloud, tmp_path):
     control.reset(folder)
 
 
-@pytest.mark.slow
 def test_a_golden_image_has_a_python_of_its_own_and_bergs(own):
     client, _ = own
     script = (
@@ -547,7 +518,6 @@ def test_a_golden_image_has_a_python_of_its_own_and_bergs(own):
         assert ": google.cloud.storage" in shown
 
 
-@pytest.mark.slow
 def test_a_deep_learning_image_has_torch_and_neither_conda_nor_venv(own):
     client, _ = own
     script = (
@@ -614,7 +584,6 @@ def test_stop_ends_machines_after_their_last_words(own):
     assert client.status("worker") == "TERMINATED"
 
 
-@pytest.mark.slow
 def test_machines_of_a_killed_server_end_with_reset(own):
     client, _ = own
     client.insert("orphan", "#!/bin/bash\necho up\n")
@@ -627,19 +596,6 @@ def test_machines_of_a_killed_server_end_with_reset(own):
     assert not Path(f"/proc/{first}").exists() and not client.folder.exists()
 
 
-@pytest.mark.slow
-def test_what_makes_the_image_for_a_killed_server_ends_with_reset(tmp_path):
-    folder = tmp_path / "local"
-    control.start(folder)
-    builders = until(lambda: list((folder / "image").glob("builder-*/init.pid")), "the builder")
-    first = processes.first_process(builders[0].parent)
-    os.kill(control.status(folder)["pid"], signal.SIGKILL)
-    until(lambda: not control.status(folder)["running"], "the end of the server")
-    assert Path(f"/proc/{first}").exists()
-    control.reset(folder)
-    assert not Path(f"/proc/{first}").exists() and not folder.exists()
-
-
 def test_a_machine_whose_files_were_deleted_ends(own, host):
     if host != machines.OVERLAY:
         pytest.skip("without overlays it would be this computer's program")
@@ -650,7 +606,6 @@ def test_a_machine_whose_files_were_deleted_ends(own, host):
     until(lambda: processes.first_process(folder) is None, "the end of the machine")
 
 
-@pytest.mark.slow
 def test_two_starts_make_one_server(own):
     client, _ = own
     port = control.status(client.folder)["port"]

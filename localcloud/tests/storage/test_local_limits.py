@@ -3,7 +3,6 @@
 count on.
 """
 
-import gzip
 import os
 import time
 
@@ -125,55 +124,6 @@ def test_custom_metadata_is_limited_to_8_kib(raw):
     assert raw.names() == ["x"]
 
 
-def test_custom_time_only_moves_forward_and_the_storage_class_not_at_all(raw):
-    raw.put("x")
-
-    def patch(**body):
-        return raw.session.patch(raw.url("x"), json=body)
-
-    assert patch(customTime="2026-03-01T00:00:00Z").status_code == 200
-    assert patch(customTime="2026-03-01T02:00:00+01:00").status_code == 200
-    for wrong in ("2026-03-01T00:59:59.999Z", None):
-        assert refused(patch(customTime=wrong)) == (400, "invalid")
-    assert refused(patch(storageClass="NEARLINE")) == (400, "invalid")
-    assert patch(storageClass="STANDARD").json()["customTime"] == "2026-03-01T02:00:00+01:00"
-    moved = raw.session.post(
-        f"{raw.url('x')}/rewriteTo/b/{raw.name}/o/x", json={"storageClass": "NEARLINE"}
-    ).json()
-    assert moved["resource"]["storageClass"] == "NEARLINE"
-
-
-def test_content_is_never_stored_without_the_key_that_it_was_sent_with(raw, client):
-    headers = {
-        "X-Goog-Encryption-Algorithm": "AES256",
-        "X-Goog-Encryption-Key": "k",
-        "X-Goog-Encryption-Key-Sha256": "s",
-    }
-    url = f"{raw.uploads}?uploadType=media&name=x"
-    assert refused(raw.session.post(url, data=b"x", headers=headers)) == (501, "notImplemented")
-    assert refused(raw.session.post(f"{url}&kmsKeyName=k", data=b"x")) == (501, "notImplemented")
-    assert raw.names() == []
-    raw.put("x", b"x")
-    assert refused(raw.session.get(raw.url("x"), headers=headers)) == (501, "notImplemented")
-    copy = f"{raw.url('x')}/rewriteTo/b/{raw.name}/o/y"
-    source = {name.replace("Goog-", "Goog-Copy-Source-"): value for name, value in headers.items()}
-    assert refused(raw.session.post(copy, headers=source)) == (501, "notImplemented")
-    assert refused(raw.session.post(f"{copy}?destinationKmsKeyName=k")) == (501, "notImplemented")
-    blob = client.bucket(raw.name).blob("z", encryption_key=os.urandom(32))
-    with pytest.raises(Exception, match="keeps no encryption keys"):
-        blob.upload_from_string("secret")
-    for what in (
-        {"temporaryHold": True},
-        {"eventBasedHold": True},
-        {"acl": [{"entity": "allUsers", "role": "READER"}]},
-    ):
-        assert refused(raw.session.patch(raw.url("x"), json=what)) == (501, "notImplemented")
-    assert refused(raw.put("y", predefinedAcl="publicRead")) == (501, "notImplemented")
-    assert raw.put("y", predefinedAcl="private").status_code == 200  # rclone's default
-    assert refused(raw.put("z", userProject="nobody's")) == (400, "invalid")
-    assert raw.names() == ["x", "y"]
-
-
 def test_etags_as_preconditions(raw):
     raw.put("x", b"1")
     tag = raw.get("x").json()["etag"]
@@ -260,13 +210,6 @@ def test_an_upload_session_waits_for_its_second(limited, client):
 # --- what foreign clients count on
 
 
-def test_a_glob_that_begins_with_any_folder(raw):
-    for name in ("a.txt", "d/a.txt", "d/e/a.txt", "d/xa.txt"):
-        raw.put(name)
-    assert raw.names(matchGlob="**/a.txt") == ["a.txt", "d/a.txt", "d/e/a.txt"]
-    assert raw.names(matchGlob="d/**a.txt") == ["d/a.txt", "d/e/a.txt", "d/xa.txt"]
-
-
 def test_rewrite_in_parts(raw, client):
     data = os.urandom(2 * MB + 5)
     raw.put("x", data)
@@ -302,24 +245,6 @@ def test_rewrite_in_parts(raw, client):
     # Within one location all of it goes at once.
     url = f"{raw.url('x')}/rewriteTo/b/{raw.name}/o/z"
     assert call().json()["done"]
-
-
-def test_gzip_content_is_unpacked_for_clients_that_take_none(raw):
-    text = os.urandom(1000).hex().encode() * 2000  # 4 MB: sent in several pieces
-    raw.put("x", gzip.compress(text), contentEncoding="gzip")
-    packed = raw.read("x", **{"Accept-Encoding": "gzip"})
-    # requests unpacks it
-    assert packed.headers["Content-Encoding"] == "gzip" and packed.content == text
-    plain = raw.read("x", **{"Accept-Encoding": "identity", "Range": "bytes=0-9"})
-    assert (plain.status_code, plain.content == text) == (200, True)
-    assert (
-        "Content-Encoding" not in plain.headers
-        and plain.headers["X-Goog-Stored-Content-Encoding"] == "gzip"
-    )
-    raw.session.patch(raw.url("x"), json={"cacheControl": "no-transform"})
-    assert raw.read("x", **{"Accept-Encoding": "identity"}).headers["Content-Encoding"] == "gzip"
-    raw.put("broken", b"no gzip", contentEncoding="gzip")
-    assert raw.read("broken", **{"Accept-Encoding": "identity"}).status_code == 503
 
 
 def test_an_upload_whose_end_is_open(raw):

@@ -6,8 +6,6 @@ gcloud.
 import base64
 import hashlib
 import os
-import shutil
-import subprocess
 
 import pytest
 from google.api_core.exceptions import Forbidden, NotFound, PreconditionFailed
@@ -202,43 +200,6 @@ def test_names_must_be_utf8(raw):
     assert raw.session.get(f"{raw.base}/o?prefix=%ff").status_code == 400
 
 
-def test_list_with_prefix_delimiter_offsets_and_pages(raw):
-    tree = ["a", "a/", "a/1", "a/2", "a/b/1", "a/b/2", "b", "c/1", "c/2"]
-    for name in tree:
-        raw.put(name)
-
-    def listed(**params):
-        answer = raw.session.get(f"{raw.base}/o", params=params).json()
-        return [item["name"] for item in answer.get("items", [])], answer.get("prefixes", [])
-
-    assert listed() == (tree, [])
-    assert listed(prefix="a/") == (["a/", "a/1", "a/2", "a/b/1", "a/b/2"], [])
-    assert listed(delimiter="/") == (["a", "b"], ["a/", "c/"])
-    assert listed(delimiter="/", prefix="a/") == (["a/", "a/1", "a/2"], ["a/b/"])
-    assert listed(delimiter="/", includeTrailingDelimiter="true") == (
-        ["a", "a/", "b"],
-        ["a/", "c/"],
-    )
-    assert listed(startOffset="a/2", endOffset="c/1") == (["a/2", "a/b/1", "a/b/2", "b"], [])
-    assert listed(matchGlob="a/*") == (["a/", "a/1", "a/2"], [])
-    assert listed(matchGlob="**/{1,b/2}") == (["a/1", "a/b/1", "a/b/2", "c/1"], [])
-    assert listed(matchGlob="[a-b]") == (["a", "b"], [])
-    for page_size in (1, 2, 3):
-        items, prefixes, params = [], [], {"delimiter": "/", "maxResults": page_size}
-        while True:
-            answer = raw.session.get(f"{raw.base}/o", params=params).json()
-            page = [item["name"] for item in answer.get("items", [])]
-            assert 1 <= len(page) + len(answer.get("prefixes", [])) <= page_size
-            items, prefixes = items + page, prefixes + answer.get("prefixes", [])
-            if "nextPageToken" not in answer:
-                break
-            params["pageToken"] = answer["nextPageToken"]
-        assert (items, prefixes) == (["a", "b"], ["a/", "c/"])
-    assert raw.session.get(f"{raw.base}/o?pageToken=!!").status_code == 400
-    masked = raw.session.get(f"{raw.base}/o?fields=items(name),nextPageToken&maxResults=1").json()
-    assert masked["items"] == [{"name": "a"}] and set(masked) == {"items", "nextPageToken"}
-
-
 def test_listing_costs_what_it_returns(tmp_path):
     """Counted in steps of SQLite's virtual machine, so it does not depend on how busy the machine
     is.
@@ -277,55 +238,6 @@ def test_listing_costs_what_it_returns(tmp_path):
 
 
 # --- preconditions
-
-
-def test_preconditions_everywhere(raw):
-    old = raw.put("x", b"1").json()
-    new = raw.put("x", b"2").json()
-    assert int(new["generation"]) > int(old["generation"]) and new["metageneration"] == "1"
-    wrong = {"ifGenerationMatch": old["generation"]}
-    compose = {"sourceObjects": [{"name": "x"}]}
-    session, base = raw.session, raw.base
-    failing = {
-        "insert, media": raw.put("x", b"3", **wrong),
-        "insert, must be new": raw.put("x", b"3", ifGenerationMatch=0),
-        "insert, must exist": raw.put("y", b"3", ifGenerationNotMatch=0),
-        "insert, metageneration": raw.put("x", b"3", ifMetagenerationMatch=2),
-        "insert, resumable": session.post(
-            raw.uploads, params={"uploadType": "resumable", "name": "x", **wrong}
-        ),
-        "get": raw.get("x", **wrong),
-        "media": raw.get("x", alt="media", **wrong),
-        "patch": session.patch(raw.url("x"), params=wrong, json={}),
-        "delete": session.delete(raw.url("x"), params=wrong),
-        "compose": session.post(f"{base}/o/x/compose", params=wrong, json=compose),
-        "compose, source": session.post(
-            f"{base}/o/z/compose",
-            json={"sourceObjects": [{"name": "x", "objectPreconditions": wrong}]},
-        ),
-        "rewrite": session.post(f"{base}/o/x/rewriteTo/b/{raw.name}/o/x", params=wrong, json={}),
-        "rewrite, source": session.post(
-            f"{base}/o/x/rewriteTo/b/{raw.name}/o/z",
-            params={"ifSourceGenerationMatch": old["generation"]},
-            json={},
-        ),
-        "copy": session.post(
-            f"{base}/o/x/copyTo/b/{raw.name}/o/x", params={"ifGenerationMatch": 0}, json={}
-        ),
-        "bucket": session.patch(base, params={"ifMetagenerationMatch": 9}, json={}),
-    }
-    for what, answer in failing.items():
-        assert answer.status_code == 412, what
-        assert reason(answer) == "conditionNotMet", what
-    assert raw.get("x").json() == new
-    assert raw.names() == ["x"]
-    assert raw.get("x", ifGenerationNotMatch=new["generation"]).status_code == 304
-    assert raw.get("x", generation=old["generation"]).status_code == 404
-    assert raw.get("x", generation=new["generation"], alt="media").content == b"2"
-    kept = session.patch(
-        raw.url("x"), params={"ifMetagenerationMatch": 1}, json={"metadata": {"k": "v"}}
-    )
-    assert kept.json()["metageneration"] == "2" and kept.json()["etag"] != new["etag"]
 
 
 def test_of_many_writers_with_a_precondition_one_wins(raw):
@@ -454,55 +366,3 @@ def test_compose_limits(raw, http_session):
 
 
 # --- gcloud storage
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("gcloud") is None, reason="needs the Google Cloud CLI")
-def test_gcloud_storage(server, tmp_path):
-    (tmp_path / "token").write_text(server.token())
-    environment = {
-        **os.environ,
-        "CLOUDSDK_CONFIG": str(tmp_path / "sdk"),
-        "CLOUDSDK_CORE_PROJECT": PROJECT,
-        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
-        # What else would leave this computer: usage reports, the look for updates and for a
-        # metadata server.
-        "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "1",
-        "GCE_METADATA_ROOT": "127.0.0.1:9",
-        "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "1",
-        "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{server.url}/storage/v1/",
-        "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE": str(tmp_path / "token"),
-    }
-
-    def gcloud(*args):
-        command = ["gcloud", "storage", *args]
-        return subprocess.run(
-            command, env=environment, check=True, capture_output=True, text=True, timeout=60
-        ).stdout
-
-    source, copy = tmp_path / "source", tmp_path / "copy"
-    (source / "sub").mkdir(parents=True)
-    copy.mkdir()
-    (source / "big.bin").write_bytes(os.urandom(9 * MB))  # resumable from 8 MiB on
-    (source / "sub/grüße.txt").write_text("hello")
-    (source / "empty").touch()
-    gs = f"gs://{next(names)}"
-    gcloud("buckets", "create", gs, "--location=us-central1", "--uniform-bucket-level-access")
-    assert gs.removeprefix("gs://") in gcloud("buckets", "list", "--format=value(name)").split()
-    gcloud("rsync", "-r", str(source), f"{gs}/up")
-    listed = gcloud("ls", f"{gs}/up/**").split()
-    assert listed == [f"{gs}/up/big.bin", f"{gs}/up/empty", f"{gs}/up/sub/grüße.txt"]
-    assert gcloud("cat", f"{gs}/up/sub/grüße.txt") == "hello"
-    gcloud("cp", "-r", f"{gs}/up/*", str(copy))
-    files = [path.relative_to(source) for path in source.rglob("*") if path.is_file()]
-    assert len(files) == 3
-    for file in files:
-        assert (copy / file).read_bytes() == (source / file).read_bytes()
-    session = server.session()
-    session.delete(f"{server.url}/_berg/requests")
-    (source / "empty").unlink()
-    gcloud("rsync", "-r", "--delete-unmatched-destination-objects", str(source), f"{gs}/up")
-    counts = session.get(f"{server.url}/_berg/requests").json()["counts"]
-    assert "storage.objects.insert" not in counts and counts["storage.objects.delete"] == 1
-    gcloud("rm", "-r", gs)
-    assert session.get(f"{server.url}/storage/v1/b/{gs.removeprefix('gs://')}").status_code == 404

@@ -16,13 +16,9 @@ from typing import Any
 from localcloud import schema
 from localcloud.call import Call, Cloud
 from localcloud.compute import (
-    access,
-    addresses,
-    advice,
     bulk,
     catalog,
     checks,
-    constraints,
     disks,
     groups_api,
     images,
@@ -35,20 +31,14 @@ from localcloud.compute import (
 )
 from localcloud.compute import power as compute_power
 from localcloud.compute.checks import LINK, not_found
-from localcloud.compute.fields import check_tags
 from localcloud.compute.firewalls import (
-    change_firewall,
     delete_firewall,
-    effective_firewalls,
     insert_firewall,
 )
-from localcloud.compute.listing import listed, page
-from localcloud.compute.make import make_instance, retype
-from localcloud.compute.resources import RESOURCES, list_usable, read_resource
+from localcloud.compute.listing import listed
+from localcloud.compute.make import make_instance
+from localcloud.compute.resources import RESOURCES, read_resource
 from localcloud.compute.routers import (
-    delete_router,
-    insert_router,
-    patch_router,
     set_private_access,
 )
 from localcloud.compute.state import Compute, Instance
@@ -72,14 +62,10 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
         "instances.delete": change_power,
         "instances.stop": change_power,
         "instances.start": change_power,
-        "instances.reset": change_power,
         "instances.simulateMaintenanceEvent": simulate_maintenance,
         "instances.getSerialPortOutput": serial_port_output,
         "instances.getGuestAttributes": guest_attributes.get,
         "instances.setMetadata": set_metadata,
-        "instances.setDeletionProtection": set_deletion_protection,
-        "instances.setLabels": set_labels,
-        "instances.setTags": set_tags,
         "instances.list": list_instances,
         "instances.aggregatedList": list_instances,
         "disks.get": images.get_disk,
@@ -93,30 +79,17 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
         "images.list": images.list_images,
         "images.insert": images.insert_image,
         "images.delete": images.delete_image,
-        "images.deprecate": images.deprecate_image,
         "firewalls.insert": insert_firewall,
         "firewalls.delete": delete_firewall,
-        "firewalls.patch": change_firewall,
-        "firewalls.update": change_firewall,
-        "networks.getEffectiveFirewalls": effective_firewalls,
-        "instances.setMachineType": set_machine_type,
-        "routers.insert": insert_router,
-        "routers.patch": patch_router,
-        "routers.delete": delete_router,
         "subnetworks.setPrivateIpGoogleAccess": set_private_access,
-        "subnetworks.listUsable": list_usable,
         **groups_api.HANDLERS,
         **networks_api.HANDLERS,
         **policies.HANDLERS,
         **reservations_api.HANDLERS,
         **resize_requests.HANDLERS,
-        **advice.HANDLERS,
         **disks.HANDLERS,
-        **access.HANDLERS,
-        **addresses.HANDLERS,
         **{f"{scope}Operations.get": get_operation for scope in ("zone", "region", "global")},
         **{f"{scope}Operations.wait": wait_operation for scope in ("zone", "region", "global")},
-        **{f"{scope}Operations.list": list_operations for scope in ("zone", "region", "global")},
         **{
             f"{name}.{verb}": read_resource
             for name in RESOURCES
@@ -168,9 +141,7 @@ async def insert(compute: Compute, call: Call) -> dict:
             raise checks.missing(name)
     checks.check_types_are_links(body)
     instance, disk = make_instance(compute, project, zone, body)
-    constraints.check_instance(compute, project, zone, body)
     operation = new_operation(compute, call, "insert", instance)
-    images.warn(compute, operation, disk)
     compute_power.insert(compute, instance, disk, operation)
     return operation
 
@@ -189,31 +160,25 @@ async def get_instance(compute: Compute, call: Call) -> dict:
 
 
 async def simulate_maintenance(compute: Compute, call: Call) -> dict:
-    """A Spot machine is preempted by it, another one maintained.
+    """A Spot machine is preempted by it.
 
     https://cloud.google.com/compute/docs/instances/simulating-host-maintenance
     """
     instance = instance_of(compute, call)
     if instance.resource["status"] != "RUNNING":
         raise ApiError(400, "resourceNotReady", f"The resource '{instance.path}' is not ready")
-    spot = instance.resource["scheduling"]["provisioningModel"] == "SPOT"
-    happens = compute_power.preempt if spot else compute_power.maintain
-    return happens(compute, instance)
+    if instance.resource["scheduling"]["provisioningModel"] != "SPOT":
+        raise checks.missing("maintenance of a host, except of a Spot machine")
+    return compute_power.preempt(compute, instance)
 
 
 async def change_power(compute: Compute, call: Call) -> dict:
     instance = instance_of(compute, call)
     verb = call.method.rpartition(".")[2]
-    if verb == "delete" and instance.resource["deletionProtection"]:
-        why = "Resource cannot be deleted if it's protected against deletion."
-        raise ApiError(400, "invalidResourceUsage", f"Invalid resource usage: '{why}'.")
     if verb == "stop":
         compute_power.check_stop(instance, call.params)
     if verb == "start":
         compute_power.check_start(instance)
-    if verb in ("start", "delete"):
-        disks = {disk.get("source", "") for disk in instance.resource["disks"]}
-        images.check_not_copied(compute, instance.project, "instance", instance.path, disks)
     operation = new_operation(compute, call, verb, instance)
     error = compute.faults.take_operation_error(call.method, instance.zone)
     if error:
@@ -223,7 +188,6 @@ async def change_power(compute: Compute, call: Call) -> dict:
         "delete": power.delete,
         "stop": power.stop,
         "start": power.start,
-        "reset": power.reset,
     }
     compute.in_background(change[verb](compute, instance, operation))
     return operation
@@ -253,60 +217,9 @@ async def serial_port_output(compute: Compute, call: Call) -> dict:
 async def set_metadata(compute: Compute, call: Call) -> dict:
     instance, body = instance_of(compute, call), call.body or {}
     checks.check_fingerprint(body.get("fingerprint"), instance.resource["metadata"]["fingerprint"])
-    constraints.check_metadata(compute, instance.project, body.get("items") or [])
     instance.resource["metadata"] = checks.check_metadata(body)
     compute.save(instance)
     return compute.finish(new_operation(compute, call, "setMetadata", instance))
-
-
-async def set_machine_type(compute: Compute, call: Call) -> dict:
-    """Give a stopped machine another type, which must take its disks, GPUs and scheduling."""
-    instance, link = instance_of(compute, call), (call.body or {}).get("machineType", "")
-    if instance.resource["status"] != "TERMINATED":
-        message = f"Invalid resource usage: 'Cannot set machine type of a VM that is not stopped: {instance.path}'."
-        raise ApiError(400, "invalidResourceUsage", message)
-    if "/" not in link:
-        raise checks.invalid("machineType", link, "The URL is malformed.")
-    retype(compute, instance, link)
-    compute.save(instance)
-    return compute.finish(new_operation(compute, call, "setMachineType", instance))
-
-
-async def set_deletion_protection(compute: Compute, call: Call) -> dict:
-    instance = compute.get(call.params["project"], call.params["zone"], call.params["resource"])
-    instance.resource["deletionProtection"] = call.params.get("deletionProtection", True)
-    compute.save(instance)
-    return compute.finish(new_operation(compute, call, "setDeletionProtection", instance))
-
-
-async def set_labels(compute: Compute, call: Call) -> dict:
-    instance, body = instance_of(compute, call), call.body or {}
-    current = instance.resource["labelFingerprint"]
-    if body.get("labelFingerprint") != current:
-        raise ApiError(
-            412,
-            "conditionNotMet",
-            "Labels fingerprint either invalid or resource labels have changed",
-        )
-    labels = checks.check_labels(body.get("labels", {}))
-    instance.resource.update(labels=labels, labelFingerprint=checks.fingerprint(labels))
-    compute.save(instance)
-    return compute.finish(new_operation(compute, call, "setLabels", instance))
-
-
-async def set_tags(compute: Compute, call: Call) -> dict:
-    instance, body = instance_of(compute, call), call.body or {}
-    if body.get("fingerprint") != instance.resource["tags"]["fingerprint"]:
-        message = "Supplied fingerprint does not match current tags fingerprint."
-        raise ApiError(412, "conditionNotMet", message)
-    items = body.get("items") or []
-    check_tags("resource.items", items)
-    instance.resource["tags"] = {
-        **({"items": items} if items else {}),
-        "fingerprint": checks.fingerprint(items),
-    }
-    compute.save(instance)
-    return compute.finish(new_operation(compute, call, "setTags", instance))
 
 
 async def list_instances(compute: Compute, call: Call) -> dict:
@@ -347,19 +260,6 @@ async def wait_operation(compute: Compute, call: Call) -> dict:
     return row
 
 
-async def list_operations(compute: Compute, call: Call) -> dict:
-    scope = scope_of(call)
-    prefix = f"{LINK}projects/{call.params['project']}/{scope}/operations/"
-    rows = [row for row in compute.operations.values() if row["selfLink"].startswith(prefix)]
-    kept, token = page(sorted(rows, key=lambda row: row["name"]), call.params)
-    answer = {"kind": "compute#operationList", "id": scope, "selfLink": prefix.rstrip("/")}
-    return {
-        **answer,
-        **({"items": kept} if kept else {}),
-        **({"nextPageToken": token} if token else {}),
-    }
-
-
 # --- projects
 
 
@@ -384,7 +284,6 @@ async def set_common_metadata(compute: Compute, call: Call) -> dict:
     project, body = call.params["project"], call.body or {}
     row = compute.project_row(project)
     checks.check_fingerprint(body.get("fingerprint"), row["commonInstanceMetadata"]["fingerprint"])
-    constraints.check_metadata(compute, project, body.get("items") or [])
     row["commonInstanceMetadata"] = checks.check_metadata(body)
     compute.save_project(project)
     kind, path = "compute.projects.setCommonInstanceMetadata", f"projects/{project}"

@@ -10,11 +10,10 @@ import uuid
 
 from localcloud import schema
 from localcloud.call import Call
-from localcloud.compute import catalog, checks, constraints, power, quotas, reservations
+from localcloud.compute import catalog, checks, power, quotas, reservations
 from localcloud.compute.fields import honoured
 from localcloud.compute.make import make_instance
 from localcloud.compute.state import Compute, Instance
-from localcloud.errors import ApiError
 
 MOST = 5000
 HONOURED = (
@@ -57,7 +56,6 @@ async def bulk_insert(compute: Compute, call: Call) -> dict:
     error = compute.faults.take_operation_error(call.method, zone)
     needs = {metric: amount * len(names) for metric, amount in sample.needs.items()}
     needs = quotas.drawn(compute, project, region, needs, sample.resource["scheduling"])
-    error = error or forbidden(compute, project, zone, first)
     error = error or quotas.quota_error(compute, project, region, needs)
     error = error or reservations.shortage(compute, sample, len(names))
     room = min(compute.stockouts.get(zone, len(names)), len(names))
@@ -73,15 +71,6 @@ async def bulk_insert(compute: Compute, call: Call) -> dict:
         children.append((instance, child))
     compute.in_background(finish(compute, operation, children, least))
     return operation
-
-
-def forbidden(compute: Compute, project: str, zone: str, body: dict) -> dict | None:
-    """The operation error for what an organisation policy forbids."""
-    try:
-        constraints.check_instance(compute, project, zone, body)
-    except ApiError as error:
-        return {"code": "CONDITION_NOT_MET", "message": error.message}
-    return None
 
 
 def too_few(least: int) -> dict:

@@ -7,7 +7,6 @@ are in the zones that Google documents for them; disk and image sizes are round 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -267,19 +266,6 @@ CPU_PLATFORMS = {
     "ct6e": "AMD Genoa",
     "tpu7x": "AMD Turin",
 }
-# What an insert may ask for at least, by family; others cannot choose.
-MIN_CPU_PLATFORMS = {
-    "n1": (
-        "Intel Sandy Bridge",
-        "Intel Ivy Bridge",
-        "Intel Haswell",
-        "Intel Broadwell",
-        "Intel Skylake",
-    ),
-    "n2": ("Intel Cascade Lake", "Intel Ice Lake"),
-    "a2": ("Intel Cascade Lake",),
-    "g2": ("Intel Cascade Lake",),
-}
 
 
 @dataclass(frozen=True)
@@ -292,8 +278,7 @@ class MachineType:
 
     @property
     def family(self) -> str:
-        family = self.name.partition("-")[0]
-        return "n1" if family == "custom" else family
+        return self.name.partition("-")[0]
 
     @property
     def is_tpu(self) -> bool:
@@ -301,7 +286,7 @@ class MachineType:
 
     @property
     def shared_core(self) -> bool:
-        return self.name in SHARED_CORE or re.match(r"e2-custom-[ms]", self.name) is not None
+        return self.name in SHARED_CORE
 
 
 @dataclass(frozen=True)
@@ -426,7 +411,6 @@ REGION_QUOTAS = {
     "PREEMPTIBLE_LOCAL_SSD_GB": 100_000,
     "INSTANCES": 2000,
     "IN_USE_ADDRESSES": 2000,
-    "STATIC_ADDRESSES": 8,
     **{accelerator[1]: 16 for accelerator in ACCELERATORS.values()},
     **{f"PREEMPTIBLE_{accelerator[1]}": 16 for accelerator in ACCELERATORS.values()},
     **tpus.QUOTAS,
@@ -436,7 +420,6 @@ PROJECT_QUOTAS = {
     "CPUS_ALL_REGIONS": 2000,
     "NETWORKS": 5,
     "FIREWALLS": 100,
-    "STATIC_ADDRESSES": 8,  # global ones; each region has as many again
 }
 
 
@@ -478,7 +461,7 @@ def accelerators_in(zone: str) -> list[str]:
 
 
 def machine_types_in(zone: str) -> list[MachineType]:
-    """Every listed machine type of a zone; custom types exist besides."""
+    """Every machine type of a zone. Not covered: custom ones."""
     if zone in AI_ZONES:
         return [
             MachineType(name, *row)
@@ -501,62 +484,8 @@ def machine_types_in(zone: str) -> list[MachineType]:
 
 
 def machine_type(zone: str, name: str) -> MachineType | None:
-    """A machine type of a zone, a custom one included; raises ValueError with Google's words for an
-    impossible one.
-    """
-    for offered in machine_types_in(zone):
-        if offered.name == name:
-            return offered
-    if shared := re.fullmatch(r"e2-custom-(micro|small|medium)-(\d{1,7})", name):
-        return custom_shared_core(shared[1], int(shared[2]))
-    found = re.fullmatch(r"(?:(n1|n2|e2)-)?custom-(\d{1,4})-(\d{1,7})(-ext)?", name)
-    if not found or zone in AI_ZONES:
-        return None
-    family, cpus, memory = found[1] or "n1", int(found[2]), int(found[3])
-    check_custom(family, cpus, memory, bool(found[4]))
-    return MachineType(name, cpus, memory)
-
-
-# Family -> the vCPUs it may have besides 1 (N1), from, to, in steps of; GB of memory for each, from,
-# to. https://cloud.google.com/compute/docs/instances/creating-instance-with-custom-machine-type
-CUSTOM = {"n1": (2, 96, 2, 0.9, 6.5), "n2": (2, 128, 2, 0.5, 8), "e2": (2, 32, 2, 0.5, 8)}
-
-
-# Size of an E2 machine that shares its cores -> MB of memory, from, to.
-CUSTOM_SHARED = {"micro": (1024, 2048), "small": (2048, 4096), "medium": (4096, 8192)}
-
-
-def custom_shared_core(size: str, memory: int) -> MachineType:
-    """An E2 machine type that shares its cores and has a memory of one's own choice."""
-    least, most = CUSTOM_SHARED[size]
-    if memory % 256:
-        raise ValueError(
-            f"Memory should be a multiple of 256MiB, while it is specified as {memory}MB"
-        )
-    if not least <= memory <= most:
-        raise ValueError(f"Memory size for e2-custom-{size} should be {least}MiB to {most}MiB.")
-    return MachineType(f"e2-custom-{size}-{memory}", 2, memory)
-
-
-def check_custom(family: str, cpus: int, memory: int, extended: bool) -> None:
-    least, most, step, low, high = CUSTOM[family]
-    step = 4 if family == "n2" and cpus > 32 else step
-    if not (cpus == 1 and family == "n1") and (not least <= cpus <= most or cpus % step):
-        raise ValueError(
-            f"Number of CPUs for {family.upper()} custom machine type must be even and at most {most}."
-        )
-    if memory % 256:
-        raise ValueError(
-            f"Memory should be a multiple of 256MiB, while it is specified as {memory}MB"
-        )
-    if memory < low * 1024 * cpus:
-        raise ValueError(
-            f"Memory size for {cpus} vCPU instance should be at least {low * 1024 * cpus:.0f}MiB."
-        )
-    if memory > high * 1024 * cpus and not extended:
-        raise ValueError(
-            f"Memory size for {cpus} vCPU instance should be at most {high * 1024 * cpus:.0f}MiB."
-        )
+    """A machine type of a zone."""
+    return next((each for each in machine_types_in(zone) if each.name == name), None)
 
 
 def of_family(table: dict, name: str, default: Any) -> Any:

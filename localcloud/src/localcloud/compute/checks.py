@@ -77,18 +77,6 @@ def written(kind: dict, value: Any) -> Any:
     return value
 
 
-def merged(old: Any, patch: Any) -> Any:
-    """What a JSON merge patch (RFC 7396) makes of a value: an object's fields one by one, without
-    those that are null in the patch.
-    """
-    if not isinstance(patch, dict):
-        return patch
-    there = old if isinstance(old, dict) else {}
-    kept = {key: value for key, value in there.items() if key not in patch}
-    given = {key: value for key, value in patch.items() if value is not None}
-    return {**kept, **{key: merged(there.get(key), given[key]) for key in given}}
-
-
 def check_place(field: str, name: str) -> None:
     if name not in (catalog.ZONES if field == "zone" else catalog.REGIONS):
         raise invalid(field, name, f"Unknown {field}.")

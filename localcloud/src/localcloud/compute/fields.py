@@ -9,25 +9,19 @@ Not covered: host names of one's own.
 
 from __future__ import annotations
 
-import re
-
 from localcloud import schema
 from localcloud.compute import catalog, tpus
-from localcloud.compute.checks import LINK, NAME, invalid, last, missing, not_found
+from localcloud.compute.checks import LINK, invalid, last, missing, not_found
 from localcloud.compute.state import Compute
 from localcloud.errors import ApiError
 
 MIN_RUN, MAX_RUN = 30, 120 * 24 * 3600  # seconds, of maxRunDuration
 MIN_FLEX_RUN, MAX_FLEX_RUN = 600, 7 * 24 * 3600  # of machines with flex-start
-HOST = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)+")
 INSTANCE = (
     "name",
     "description",
     "kind",
     "machineType",
-    "minCpuPlatform",
-    "tags",
-    "canIpForward",
     "networkInterfaces",
     "disks",
     "metadata",
@@ -35,11 +29,8 @@ INSTANCE = (
     "labels",
     "serviceAccounts",
     "guestAccelerators",
-    "deletionProtection",
-    "hostname",
     "reservationAffinity",
     "resourcePolicies",
-    "shieldedInstanceConfig",
     "advancedMachineFeatures",
     "params",
 )
@@ -47,11 +38,9 @@ NEVER_CLOSE = ("e2", "n1", "f1", "g1", "t2d")  # families of machine types
 SCHEDULING = (
     "automaticRestart",
     "onHostMaintenance",
-    "preemptible",
     "provisioningModel",
     "instanceTerminationAction",
     "maxRunDuration",
-    "terminationTime",
     "preemptionNoticeDuration",
     "onInstanceStopAction",
     "localSsdRecoveryTimeout",
@@ -72,7 +61,7 @@ def check_scheduling(body: dict, kind: catalog.MachineType, has_gpu: bool) -> di
     """Return a Scheduling resource with Google's defaults filled in."""
     given = dict(body.get("scheduling", {}))
     honoured("resource.scheduling", given, SCHEDULING)
-    model = given.get("provisioningModel") or ("SPOT" if given.get("preemptible") else "STANDARD")
+    model = given.get("provisioningModel") or "STANDARD"
     spot, run = model == "SPOT", given.get("maxRunDuration")
     check_model(body, kind, model, given)
     if spot:
@@ -90,8 +79,6 @@ def check_scheduling(body: dict, kind: catalog.MachineType, has_gpu: bool) -> di
         raise ApiError(400, "invalid", message)
     if run is not None:
         check_run(given, run, model)
-    elif given.get("terminationTime"):
-        raise missing("resource.scheduling.terminationTime")
     elif given.get("instanceTerminationAction") and model == "STANDARD":
         why = "You cannot specify a termination action for a VM instance that has the standard provisioning model (default)."
         field = "resource.scheduling.instanceTerminationAction"
@@ -126,12 +113,6 @@ def check_scheduling(body: dict, kind: catalog.MachineType, has_gpu: bool) -> di
 def check_run(given: dict, run: dict, model: str) -> None:
     seconds = int(run.get("seconds", 0))
     check_nanos("resource.scheduling.maxRunDuration.nanos", run)
-    if given.get("preemptible") and not given.get("provisioningModel"):
-        message = "Max run duration is not supported for preemptible instances; they must be Spot."
-        raise ApiError(400, "invalid", message)
-    if given.get("terminationTime"):
-        message = "Only one of max run duration and termination time can be specified."
-        raise ApiError(400, "invalid", message)
     is_flex = model == "FLEX_START"
     least, most = (MIN_FLEX_RUN, MAX_FLEX_RUN) if is_flex else (MIN_RUN, MAX_RUN)
     if not least <= seconds <= most:
@@ -154,9 +135,6 @@ def check_nanos(field: str, duration: dict) -> None:
 def check_model(body: dict, kind: catalog.MachineType, model: str, given: dict) -> None:
     """Whether a machine type can be had with a provisioning model, and what that needs."""
     field = "resource.scheduling.provisioningModel"
-    if given.get("preemptible") and model != "SPOT":
-        why = "For preemptible, only allowed provisioning_model value is SPOT"
-        raise invalid(field, model, why)
     affinity = body.get("reservationAffinity") or {}
     if affinity.get("consumeReservationType") == "SPECIFIC_RESERVATION":
         values = affinity.get("values") or []
@@ -224,15 +202,6 @@ def check_rest(
 ) -> None:
     """What is kept as it is sent, and what cannot be had at all."""
     honoured("resource", body, INSTANCE)
-    platform, platforms = body.get("minCpuPlatform"), catalog.MIN_CPU_PLATFORMS.get(kind.family, ())
-    if platform and platform not in platforms:
-        why = f"The CPU platform is not available for machine type {kind.name}."
-        raise invalid("resource.minCpuPlatform", platform, why)
-    if name := body.get("hostname"):
-        if not HOST.fullmatch(name) or len(name) > 253:
-            raise invalid("resource.hostname", name, "Must be a fully qualified domain name.")
-        raise missing("resource.hostname")
-    check_tags("resource.tags.items", body.get("tags", {}).get("items") or [])
     check_threads(kind, body.get("advancedMachineFeatures") or {})
 
 
@@ -247,15 +216,6 @@ def check_threads(kind: catalog.MachineType, features: dict) -> None:
     if threads not in offered:
         why = f"Machine type {kind.name} supports: {', '.join(map(str, offered))}."
         raise invalid(f"{field}.threadsPerCore", threads, why)
-
-
-def check_tags(field: str, items: list[str]) -> None:
-    if len(items) > 64:
-        raise invalid(field, "", "At most 64 tags are allowed.")
-    for index, tag in enumerate(items):
-        if not NAME.fullmatch(tag):
-            why = f"Must be a match of regex '(?:{NAME.pattern})'"
-            raise invalid(f"{field}[{index}]", tag, why)
 
 
 def check_service_accounts(compute: Compute, project: str, body: dict) -> list[dict]:

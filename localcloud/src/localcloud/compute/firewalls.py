@@ -1,32 +1,26 @@
 """Firewall rules: the four that Google makes with the network `default`, and those that are added.
 
 Machines here share the host's network, so rules count for what comes through Identity-Aware Proxy
-alone. Not covered: firewall policies; machines have no IPv6 addresses that rules for
-them could be about.
+alone. Not covered: rules that deny, rules for what goes out, tags, accounts, firewall policies, IPv6.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import re
-from typing import Any
 
 from localcloud.call import Call
 from localcloud.compute import networks
 from localcloud.compute.checks import (
     LINK,
     already_exists,
-    check_description,
     check_name,
     invalid,
     last,
-    merged,
     not_found,
     number_of,
 )
 from localcloud.compute.fields import honoured
 from localcloud.compute.state import Compute
-from localcloud.errors import ApiError
 
 # https://cloud.google.com/firewall/docs/firewalls#more_rules_default_vpc
 EVERYWHERE, INTERNAL = ["0.0.0.0/0"], ["10.128.0.0/9"]
@@ -41,34 +35,11 @@ DEFAULTS = (
     ("default-allow-rdp", "Allow RDP from anywhere", EVERYWHERE, [("tcp", "3389")]),
     ("default-allow-ssh", "Allow SSH from anywhere", EVERYWHERE, [("tcp", "22")]),
 )
-PROTOCOLS = ("tcp", "udp", "icmp", "esp", "ah", "sctp", "ipip", "all")
-WITH_PORTS = ("tcp", "udp", "sctp", "6", "17", "132")
-PORTS = re.compile(r"[0-9]{1,5}(-[0-9]{1,5})?")
-KEPT = (
-    "name",
-    "description",
-    "priority",
-    "allowed",
-    "denied",
-    "direction",
-    "disabled",
-    "logConfig",
-    "sourceRanges",
-    "sourceTags",
-    "sourceServiceAccounts",
-    "targetTags",
-    "targetServiceAccounts",
-    "destinationRanges",
-)
-# Of one rule, from the page of Google's quotas of networks.
-MOST = {
-    "sourceTags": 30,
-    "targetTags": 70,
-    "sourceServiceAccounts": 10,
-    "targetServiceAccounts": 10,
-    "sourceRanges": 5000,
-    "destinationRanges": 5000,
-}
+
+
+KEPT: tuple[str, ...] = ("name", "description", "priority", "allowed", "sourceRanges", "network")
+# What Google fills in, as who read a rule before sends it.
+KEPT += ("kind", "id", "selfLink", "creationTimestamp", "direction", "logConfig", "disabled")
 
 
 def rules(compute: Compute, project: str) -> list[dict]:
@@ -95,27 +66,15 @@ def of_network(compute: Compute, link: str) -> list[dict]:
     return [row for row in rules(compute, project) if row["network"] == link]
 
 
-def admits(compute: Compute, network: str, tags: list[str], source: str, port: int) -> bool:
-    """Whether the rules of a network let a range of addresses in to a port of a machine with these
-    tags.
-    """
+def admits(compute: Compute, network: str, source: str, port: int) -> bool:
+    """Whether the rules of a network let a range of addresses in to a port."""
     inside = ipaddress.IPv4Network(source)
-    for row in sorted(
-        of_network(compute, network), key=lambda row: (row["priority"], "allowed" in row)
-    ):
-        ranges = [
-            ipaddress.IPv4Network(each) for each in row.get("sourceRanges", []) if ":" not in each
-        ]
-        concerns = (
-            row["direction"] == "INGRESS"
-            and not row["disabled"]
-            and not row.get("targetServiceAccounts")
-        )
-        aimed = not row.get("targetTags") or set(row["targetTags"]) & set(tags)
-        about = any(covers(item, port) for item in row.get("allowed") or row["denied"])
-        if concerns and aimed and about and any(inside.subnet_of(each) for each in ranges):
-            return "allowed" in row
-    return False
+    return any(
+        inside.subnet_of(ipaddress.IPv4Network(each))
+        for row in of_network(compute, network)
+        if any(covers(item, port) for item in row["allowed"])
+        for each in row["sourceRanges"]
+    )
 
 
 def covers(item: dict, port: int) -> bool:
@@ -136,97 +95,28 @@ def rule(compute: Compute, project: str, body: dict) -> dict:
         why = "The network profile does not allow VPC firewall rules."
         raise invalid("resource.network", LINK + network, why)
     networks.check_ready(compute, LINK + network)
-    if bool(body.get("allowed")) == bool(body.get("denied")):
-        why = "Exactly one of the fields must be specified: allowed, denied."
-        raise ApiError(400, "invalid", f"Invalid value for field 'resource': ''. {why}")
     check_name("resource.name", body["name"])
-    check_description(body)
-    honoured("resource", body, (*KEPT, "network", "kind", "selfLink", "id", "creationTimestamp"))
-    # what only Google says may be sent if it is true, as who read a rule before sends it
-    if body.get("selfLink") and not f"/{body['selfLink']}".endswith(f"/{path}"):
-        raise invalid("resource.selfLink", body["selfLink"], f"It is {LINK}{path}.")
-    which = "allowed" if body.get("allowed") else "denied"
-    for index, item in enumerate(body[which]):
-        check_protocol(f"resource.{which}[{index}]", item)
-    check_ends(body)
-    log = body.get("logConfig") or {}
-    if log.get("metadata") and not log.get("enable"):
-        why = "Metadata may only be specified if logging is enabled."
-        raise invalid("resource.logConfig.metadata", log["metadata"], why)
-    priority = int(body.get("priority", 1000))
-    if not 0 <= priority <= 65535:
-        raise invalid("resource.priority", priority, "Priority must be between 0 and 65535.")
-    kept: dict[str, Any] = {key: body[key] for key in KEPT if body.get(key) not in (None, [])}
-    inbound = kept.setdefault("direction", "INGRESS") == "INGRESS"
-    if inbound and not any(key.startswith("source") for key in kept):
-        kept["sourceRanges"] = EVERYWHERE
-    elif not inbound:
-        kept.setdefault("destinationRanges", EVERYWHERE)
-    kept = {"priority": priority, "disabled": False, "logConfig": {"enable": False}, **kept}
-    same = {"kind": "compute#firewall", "id": number_of(path), "selfLink": LINK + path}
-    return {**same, "network": LINK + network, **kept}
-
-
-def check_protocol(field: str, item: dict) -> None:
-    protocol = item.get("IPProtocol", "").lower()
-    if not protocol:
-        raise ApiError(400, "required", f"Required field '{field}.IPProtocol' not specified")
-    if protocol not in PROTOCOLS and not (protocol.isdigit() and int(protocol) <= 255):
-        raise invalid(
-            f"{field}.IPProtocol",
-            item["IPProtocol"],
-            "The protocol is neither known by name nor a number.",
-        )
-    for index, ports in enumerate(item.get("ports") or []):
-        if protocol not in WITH_PORTS:
-            why = f"Ports may only be specified for the protocols {', '.join(WITH_PORTS)}."
-            raise invalid(f"{field}.ports[{index}]", ports, why)
-        if (
-            not PORTS.fullmatch(ports)
-            or not int(ports.split("-")[0]) <= int(ports.split("-")[-1]) <= 65535
-        ):
-            raise invalid(
-                f"{field}.ports[{index}]", ports, "Ports must be numbers or ranges up to 65535."
-            )
-
-
-def check_ends(body: dict) -> None:
-    """Where traffic comes from and goes to: ranges, tags and accounts, of which not all go
-    together.
-    """
-    inbound = body.get("direction", "INGRESS") == "INGRESS"
-    for key in () if inbound else ("sourceRanges", "sourceTags", "sourceServiceAccounts"):
-        if body.get(key):
-            raise invalid(
-                f"resource.{key}", "", "Must not be specified for a rule of direction EGRESS."
-            )
-    for key in ("sourceRanges", "destinationRanges"):
-        if len({":" in text for text in body.get(key) or []}) > 1:
-            raise invalid(f"resource.{key}", "", "A rule has either IPv4 or IPv6 ranges.")
-        for index, text in enumerate(body.get(key) or []):
-            try:
-                ipaddress.ip_network(text)
-            except ValueError:
-                why = "Must be a CIDR address range."
-                raise invalid(f"resource.{key}[{index}]", text, why) from None
-    for key, most in MOST.items():
-        if len(body.get(key) or []) > most:
-            raise invalid(f"resource.{key}", "", f"At most {most} of them are allowed.")
-    for key in ("sourceTags", "targetTags"):
-        for index, tag in enumerate(body.get(key) or []):
-            check_name(f"resource.{key}[{index}]", tag)
-    by_tag, by_account = (
-        [key for key in keys if body.get(key)]
-        for keys in (
-            ("sourceTags", "targetTags"),
-            ("sourceServiceAccounts", "targetServiceAccounts"),
-        )
-    )
-    if by_tag and by_account:
-        why = f"{by_account[0]} may not be used together with {by_tag[0]}."
-        raise ApiError(
-            400, "invalid", f"Invalid value for field 'resource.{by_account[0]}': ''. {why}"
-        )
+    honoured("resource", body, KEPT)
+    if not body.get("allowed"):
+        raise invalid("resource.allowed", "", "It must be specified.")
+    for index, text in enumerate(body.get("sourceRanges") or []):
+        try:
+            ipaddress.ip_network(text)
+        except ValueError:
+            why = "Must be a CIDR address range."
+            raise invalid(f"resource.sourceRanges[{index}]", text, why) from None
+    return {
+        "kind": "compute#firewall",
+        "id": number_of(path),
+        "selfLink": LINK + path,
+        "network": LINK + network,
+        "direction": "INGRESS",
+        "disabled": False,
+        "logConfig": {"enable": False},
+        **{key: body[key] for key in KEPT if body.get(key) and key != "network"},
+        "priority": int(body.get("priority", 1000)),
+        "sourceRanges": body.get("sourceRanges") or EVERYWHERE,
+    }
 
 
 def firewalls(compute: Compute, project: str) -> list[tuple[str, dict]]:
@@ -241,41 +131,6 @@ async def insert_firewall(compute: Compute, call: Call) -> dict:
         raise already_exists(f"projects/{project}/global/firewalls/{row['name']}")
     known.append({**row, "creationTimestamp": compute.timestamp()})
     return changed(compute, call, "insert", row["name"])
-
-
-async def change_firewall(compute: Compute, call: Call) -> dict:
-    """Replace a rule (update), or what the request names of it (patch)."""
-    project, name, body = call.params["project"], call.params["firewall"], call.body or {}
-    known = rules(compute, project)
-    old = next((row for row in known if row["name"] == name), None)
-    if old is None:
-        raise not_found(f"projects/{project}/global/firewalls/{name}")
-    if (body.get("name") or name) != name:
-        raise invalid("resource.name", body["name"], "The name of a rule cannot be changed.")
-    kept = {}
-    if call.method.endswith("patch"):
-        kept = {key: old[key] for key in KEPT if key in old}
-        for one, other in (("allowed", "denied"), ("denied", "allowed")):
-            if body.get(one):
-                kept.pop(other, None)
-    row = rule(compute, project, merged(kept, {"network": old["network"], **body, "name": name}))
-    if row["direction"] != old["direction"]:
-        why = "The direction of a rule cannot be changed."
-        raise invalid("resource.direction", row["direction"], why)
-    if row["network"] != old["network"]:
-        raise invalid(
-            "resource.network", row["network"], "The network of a rule cannot be changed."
-        )
-    known[known.index(old)] = {**row, "creationTimestamp": old["creationTimestamp"]}
-    return changed(compute, call, call.method.rpartition(".")[2], name)
-
-
-async def effective_firewalls(compute: Compute, call: Call) -> dict:
-    """The rules of a network; there are no policies."""
-    path = f"projects/{call.params['project']}/global/networks/{call.params['network']}"
-    if networks.network_at(compute, LINK + path) is None:
-        raise not_found(path)
-    return {"firewalls": of_network(compute, LINK + path)}
 
 
 async def delete_firewall(compute: Compute, call: Call) -> dict:

@@ -25,7 +25,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from localcloud.compute import constraints, power, quotas, slices
+from localcloud.compute import power, quotas, slices
 from localcloud.compute.make import make_instance
 from localcloud.compute.state import Compute, Group, Instance, template_key
 from localcloud.errors import ApiError
@@ -151,7 +151,6 @@ def create(compute: Compute, group: Group, name: str) -> None:
         try:
             body = body_of(compute, group, name)
             instance, disk = make_instance(compute, group.project, zone, body)
-            constraints.check_instance(compute, group.project, zone, body)
         except ApiError as error:
             code, words = (
                 CODES.get(error.reason, "INVALID_USAGE"),

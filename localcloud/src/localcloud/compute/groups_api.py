@@ -6,7 +6,6 @@ A field of a group that is not honoured here is refused with 501, not ignored.
 
 from __future__ import annotations
 
-import json
 import random
 import re
 import string
@@ -16,16 +15,16 @@ from typing import Any
 
 from localcloud import schema
 from localcloud.call import Call
-from localcloud.compute import bulk_mode, catalog, checks, slices, templates
+from localcloud.compute import catalog, checks, slices, templates
 from localcloud.compute import groups as compute_groups
 from localcloud.compute.checks import LINK
+from localcloud.compute.fields import honoured
 from localcloud.compute.listing import listed, page
 from localcloud.compute.state import Compute, Group, template_key
 from localcloud.compute.templates import change
 from localcloud.errors import ApiError
 
 MOST = 2000  # members of a group
-ACTIONS = ("NONE", "REFRESH", "RESTART", "REPLACE")  # each disrupts more than the one before it
 HONOURED = {
     "name",
     "description",
@@ -37,11 +36,10 @@ HONOURED = {
     "updatePolicy",
     "allInstancesConfig",
     "instanceLifecyclePolicy",
-    "listManagedInstancesResults",
-    "fingerprint",
-    "targetSizePolicy",
 }
 
+
+UPDATES = ("type", "instanceRedistributionType")
 
 # --- from the body of an insert to a group
 
@@ -51,15 +49,15 @@ async def insert_group(compute: Compute, call: Call) -> dict:
     region = call.params.get("region") or catalog.ZONES[zone]
     body = checks.written({"$ref": "InstanceGroupManager"}, call.body)
     checks.check_description(body)
+    honoured("resource.updatePolicy", body.get("updatePolicy") or {}, UPDATES)
     for field in body:
         if field not in (slices.HONOURED if zone else HONOURED) and body[field]:
             raise missing(field)
-    template, version = template_of(compute, project, region, body)
+    template, version = template_of(compute, project, body)
     group = Group(project, region, {"name": body["name"]}, {}, zone=zone)
     if group.key in compute.groups:
         raise checks.already_exists(group.path)
     size = check_size("resource.targetSize", body["targetSize"])
-    check_pace(body, size, not zone)
     made_from = compute.templates[template_key(template)]
     if zone:
         own: dict[str, Any] = {"zone": f"{LINK}projects/{project}/zones/{zone}"}
@@ -67,7 +65,6 @@ async def insert_group(compute: Compute, call: Call) -> dict:
     else:
         own = {"region": f"{LINK}projects/{project}/regions/{region}"}
         own["distributionPolicy"] = check_distribution(project, region, body)
-        own |= bulk_mode.check(body, made_from)
     group.resource = {
         "kind": "compute#instanceGroupManager",
         "id": compute.new_id(),
@@ -84,7 +81,7 @@ async def insert_group(compute: Compute, call: Call) -> dict:
         "selfLink": LINK + group.path,
         "updatePolicy": update_policy(body),
         "instanceLifecyclePolicy": check_lifecycle(body),
-        "listManagedInstancesResults": body.get("listManagedInstancesResults", "PAGELESS"),
+        "listManagedInstancesResults": "PAGELESS",
         **(
             {"allInstancesConfig": check_all_instances(body)}
             if body.get("allInstancesConfig")
@@ -95,8 +92,6 @@ async def insert_group(compute: Compute, call: Call) -> dict:
     names = new_names(group, size)
     if group.is_slice:
         slices.check_size(compute, group, size)
-    if bulk_mode.applies(group):
-        bulk_mode.check_change(group, names)
 
     def begin() -> None:
         compute.groups[group.key] = group
@@ -109,21 +104,16 @@ def missing(field: str) -> ApiError:
     return checks.missing(f"resource.{field}")
 
 
-def template_of(compute: Compute, project: str, region: str, body: dict) -> tuple[str, dict]:
+def template_of(compute: Compute, project: str, body: dict) -> tuple[str, dict]:
     """The link of the template that a group shall use, and the version that names it. Versions win."""
     versions = body.get("versions") or [{"instanceTemplate": body.get("instanceTemplate", "")}]
     if len(versions) > 1 or versions[0].get("targetSize"):
         raise missing("versions[].targetSize")
     link = versions[0].get("instanceTemplate", "")
-    match = re.fullmatch(
-        r"(?:.*projects/([^/]+)/)?(?:global|regions/([^/]+))/instanceTemplates/([^/]+)", link
-    )
+    match = re.fullmatch(r"(?:.*projects/([^/]+)/)?global/instanceTemplates/([^/]+)", link)
     if not match:
         raise checks.invalid("resource.instanceTemplate", link, "The URL is malformed.")
-    if match[2] not in (None, region):
-        why = f"The template must be global or in the region of the group, {region}."
-        raise checks.invalid("resource.instanceTemplate", link, why)
-    found = templates.find(compute, match[1] or project, match[3], match[2] or "")
+    found = templates.find(compute, match[1] or project, match[2])
     return found["selfLink"], versions[0]
 
 
@@ -158,14 +148,6 @@ def check_distribution(project: str, region: str, body: dict) -> dict:
     for zone in zones:
         if zones.count(zone) > 1:
             raise checks.invalid(f"{field}.zones", zone, "Zones must be distinct.")
-    for key in ("maxSurge", "maxUnavailable"):
-        fixed = update_policy(body).get(key, {}).get("fixed")
-        if fixed and 0 < fixed < len(zones):
-            why = (
-                f"Fixed updatePolicy.{key} for regional managed instance group has to be either "
-                "0 or at least equal to the number of zones."
-            )
-            raise checks.invalid(f"resource.updatePolicy.{key}.fixed", fixed, why)
     if shape != "EVEN" and update_policy(body)["instanceRedistributionType"] != "NONE":
         why = "Must be EVEN unless updatePolicy.instanceRedistributionType is NONE."
         raise checks.invalid(f"{field}.targetShape", shape, why)
@@ -180,34 +162,6 @@ def update_policy(body: dict) -> dict:
         "minimalAction": "REPLACE",
     }
     return {**default, **body.get("updatePolicy", {})}
-
-
-def check_pace(body: dict, size: int, is_regional: bool) -> None:
-    """How fast a group may change its members, and what it may do to them."""
-    policy, path = update_policy(body), "resource.updatePolicy"
-    for key in ("maxSurge", "maxUnavailable"):
-        given = policy.get(key, {})
-        for how in ("fixed", "percent"):
-            most = 100 if how == "percent" else MOST
-            if not 0 <= given.get(how, 0) <= most:
-                why = f"Must be between 0 and {most}."
-                raise checks.invalid(f"{path}.{key}.{how}", given[how], why)
-        if {"fixed", "percent"} <= given.keys():
-            raise checks.invalid(f"{path}.{key}", "", "Either fixed or percent may be set.")
-        if is_regional and given.get("percent") and size < 10:
-            why = "A regional group takes a percentage only if its target size is at least 10."
-            raise checks.invalid(f"{path}.{key}.percent", given["percent"], why)
-    surge, gone = policy.get("maxSurge"), policy.get("maxUnavailable")
-    if surge is not None and gone is not None and not any({**surge, **gone}.values()):
-        why = "At least one of maxSurge and maxUnavailable must be greater than 0."
-        raise checks.invalid(f"{path}.maxSurge", "", why)
-    if policy.get("replacementMethod") == "RECREATE" and any((surge or {}).values()):
-        why = "maxSurge must be equal to 0 when replacement method is set to RECREATE"
-        raise checks.invalid(f"{path}.maxSurge", json.dumps(surge), why)
-    least, most_allowed = policy["minimalAction"], policy.get("mostDisruptiveAllowedAction")
-    if most_allowed and ACTIONS.index(least) > ACTIONS.index(most_allowed):
-        why = f"Must be at least minimalAction, {least}."
-        raise checks.invalid(f"{path}.mostDisruptiveAllowedAction", most_allowed, why)
 
 
 def check_lifecycle(body: dict) -> dict:
@@ -280,7 +234,6 @@ def shown(compute: Compute, group: Group) -> dict:
             "versionTarget": {"isReached": True},
             "stateful": {"hasStatefulConfig": False, "perInstanceConfigs": {"allEffective": True}},
             **(slices.status(compute, group) if group.is_slice else {}),
-            **(bulk_mode.status(compute, group) if bulk_mode.applies(group) else {}),
         },
     }
 
@@ -312,46 +265,6 @@ def by_place(
     return kind, [(group.zone or group.region, show(group)) for group in here]
 
 
-def instance_group(compute: Compute, group: Group) -> dict:
-    """The InstanceGroup that belongs to a managed group: its existing machines."""
-    where = "zone" if group.zone else "region"
-    kept = {
-        key: group.resource[key]
-        for key in ("name", "creationTimestamp", "description", where, "fingerprint")
-    }
-    link = group.resource["instanceGroup"]
-    size = sum(instance.group == group.path for instance in compute.instances.values())
-    same = {"kind": "compute#instanceGroup", "id": checks.number_of(link), "selfLink": link}
-    return {
-        **kept,
-        **same,
-        "size": size,
-        "network": f"{LINK}projects/{group.project}/global/networks/default",
-    }
-
-
-async def list_instance_groups(compute: Compute, call: Call) -> dict:
-    groups = [group for group in compute.groups.values() if group.project == call.params["project"]]
-    return listed(
-        call, "instanceGroup", *by_place(call, groups, lambda group: instance_group(compute, group))
-    )
-
-
-async def get_instance_group(compute: Compute, call: Call) -> dict:
-    kind = "zone" if "zone" in call.params else "region"
-    project, where, name = (call.params[key] for key in ("project", kind, "instanceGroup"))
-    if (project, where, name) not in compute.groups:
-        raise checks.not_found(f"projects/{project}/{kind}s/{where}/instanceGroups/{name}")
-    return instance_group(compute, compute.groups[project, where, name])
-
-
-async def no_autoscalers(compute: Compute, call: Call) -> dict:
-    """gcloud asks for them whenever it shows or deletes a group."""
-    if "region" in call.params:
-        return listed(call, "regionAutoscaler", "regions", [])
-    return listed(call, "autoscaler", "zones", [])
-
-
 async def delete_group(compute: Compute, call: Call) -> dict:
     """The operation ends when all members are gone."""
     group = open_group(compute, call)
@@ -370,12 +283,6 @@ async def delete_group(compute: Compute, call: Call) -> dict:
 # --- changes of a group
 
 
-def to_size(group: Group, size: int) -> tuple[list[str], list[str]]:
-    """The members that come and those that go, so that a group has so many."""
-    there = sorted(compute_groups.wanted(group), key=lambda name: group.members[name]["created"])
-    return new_names(group, max(0, size - len(there))), there[: max(0, len(there) - size)]
-
-
 # --- members
 
 
@@ -384,8 +291,6 @@ def change_members(
 ) -> dict:
     if group.is_slice:
         slices.check_size(compute, group, group.resource["targetSize"] + len(more) - len(fewer))
-    if bulk_mode.applies(group):
-        bulk_mode.check_change(group, more)
 
     def work() -> None:
         compute_groups.add(compute, group, more)
@@ -400,12 +305,6 @@ def change_members(
         group.resource["id"],
         work,
     )
-
-
-async def resize(compute: Compute, call: Call) -> dict:
-    group, size = open_group(compute, call), check_size("size", call.params["size"])
-    more, fewer = to_size(group, size)
-    return change_members(compute, call, group, more, fewer)
 
 
 async def create_instances(compute: Compute, call: Call) -> dict:
@@ -480,7 +379,7 @@ def managed(compute: Compute, group: Group, name: str) -> dict:
     """A member as Google's ManagedInstance."""
     member, instance = group.members[name], compute_groups.found(compute, group, name)
     leaving = member["action"] == "DELETING"
-    errors = [] if bulk_mode.applies(group) else member["errors"]
+    errors = member["errors"]
     row: dict[str, Any] = {
         "name": name,
         "instance": link_of(compute, group, name),
@@ -498,9 +397,7 @@ def managed(compute: Compute, group: Group, name: str) -> dict:
 MANAGER = {
     "insert": insert_group,
     "get": get_group,
-    "list": list_groups,
     "delete": delete_group,
-    "resize": resize,
     "createInstances": create_instances,
     "deleteInstances": delete_instances,
     "listManagedInstances": list_managed_instances,
@@ -509,19 +406,8 @@ HANDLERS = {
     "instanceTemplates.insert": templates.insert_template,
     "instanceTemplates.get": templates.get_template,
     "instanceTemplates.list": templates.list_templates,
-    "instanceTemplates.aggregatedList": templates.list_templates,
     "instanceTemplates.delete": templates.delete_template,
-    "regionInstanceTemplates.insert": templates.insert_template,
-    "regionInstanceTemplates.get": templates.get_template,
-    "regionInstanceTemplates.list": templates.list_templates,
-    "regionInstanceTemplates.delete": templates.delete_template,
     "instanceGroupManagers.aggregatedList": list_groups,
     **{f"regionInstanceGroupManagers.{verb}": handler for verb, handler in MANAGER.items()},
     **{f"instanceGroupManagers.{verb}": handler for verb, handler in MANAGER.items()},
-    "instanceGroups.get": get_instance_group,
-    "regionInstanceGroups.get": get_instance_group,
-    "instanceGroups.list": list_instance_groups,
-    "regionInstanceGroups.list": list_instance_groups,
-    "regionAutoscalers.list": no_autoscalers,
-    "autoscalers.list": no_autoscalers,
 }

@@ -10,7 +10,6 @@ import logging
 import re
 from typing import Any
 
-from localcloud import schema
 from localcloud.call import Call
 from localcloud.compute import catalog, contents
 from localcloud.compute.checks import (
@@ -38,7 +37,6 @@ DISK = (
     "kind",
     "type",
     "mode",
-    "source",
     "deviceName",
     "boot",
     "autoDelete",
@@ -48,7 +46,6 @@ DISK = (
 )
 NEW_DISK = (
     "sourceImage",
-    "sourceSnapshot",
     "diskSizeGb",
     "diskType",
     "diskName",
@@ -63,8 +60,6 @@ IMAGE = (
     "sourceImage",
     "sourceDisk",
     "sourceSnapshot",
-    "guestOsFeatures",
-    "storageLocations",
     "diskSizeGb",
     "kind",
     "sourceType",
@@ -106,7 +101,7 @@ def find(compute: Compute, project: str, name: str) -> dict:
 
 def newest(compute: Compute, project: str, family: str) -> dict:
     of_family = [each for each in images_of(compute, project) if each.get("family") == family]
-    found = [row for row in of_family if row["status"] == "READY" and state_of(row) == "ACTIVE"]
+    found = [row for row in of_family if row["status"] == "READY" and "deprecated" not in row]
     if not found:
         raise not_found(f"projects/{project}/global/images/family/{family}")
     return max(found, key=lambda image: image["creationTimestamp"])
@@ -121,44 +116,7 @@ def resolve(compute: Compute, project: str, link: str, field: str) -> dict:
         image = (newest if by_family else find)(compute, owner, parts[-1])
     except ApiError:
         raise invalid(field, link, "The referenced image resource cannot be found.") from None
-    if state_of(image) in ("OBSOLETE", "DELETED"):
-        raise ApiError(400, "badRequest", told_of(image))
     return image
-
-
-def state_of(image: dict) -> str:
-    """Whether an image is ACTIVE, DEPRECATED, OBSOLETE or DELETED."""
-    found: str = image.get("deprecated", {}).get("state", "ACTIVE")
-    return found
-
-
-def told_of(image: dict) -> str:
-    """What Google says of an image that is on its way out."""
-    path = image["selfLink"].removeprefix(LINK)
-    message = f"The resource '{path}' is {state_of(image).lower()}."
-    if instead := image["deprecated"].get("replacement"):
-        message += f" A suggested replacement is '{instead.removeprefix(LINK)}'."
-    return message
-
-
-def warn(compute: Compute, operation: dict, disks: list[dict]) -> None:
-    """Note on an operation that a new disk is of an image that is deprecated."""
-    rows = {
-        row["selfLink"]: row for project in compute.settled for row in compute.own_images(project)
-    }
-    found = [rows[disk["sourceImage"]] for disk in disks if disk.get("sourceImage") in rows]
-    warnings = [
-        {
-            "code": "DEPRECATED_RESOURCE_USED",
-            "message": told_of(image),
-            "data": [{"key": "resource_name", "value": image["selfLink"].removeprefix(LINK)}],
-        }
-        for image in found
-        if state_of(image) == "DEPRECATED"
-    ]
-    if warnings:
-        operation["warnings"] = warnings
-        compute.write("operations", operation["name"], operation)
 
 
 def check_disks(kind: catalog.MachineType, body: dict) -> dict:
@@ -260,22 +218,12 @@ def check_stop_action(scheduling: dict, has_ssds: bool) -> None:
 
 def boot_disk(
     compute: Compute, project: str, zone: str, kind: catalog.MachineType, name: str, given: dict
-) -> tuple[dict | None, bool, str]:
-    """Return the new boot disk (None if an existing one is attached), whether its image is plain,
-    its link.
-    """
-    if given.get("source"):
-        if "zones/" in given["source"] and f"zones/{zone}/" not in given["source"]:
-            raise invalid(
-                "resource.disks[0].source", given["source"], f"Disk must be in zone '{zone}'."
-            )
-        row = find_disk(compute, project, zone, last(given["source"]))
-        check_unused(row)
-        return None, "debian" in row.get("sourceImage", ""), row["selfLink"]
+) -> tuple[dict, bool]:
+    """Return the new boot disk, and whether its image is plain."""
     disk, image = new_disk(compute, project, zone, kind, name, given)
     if (project, zone, disk["name"]) in compute.disks:
         raise already_exists(f"projects/{project}/zones/{zone}/disks/{disk['name']}")
-    return disk, image.get("family", "").startswith(("debian-", "cos-")), disk["selfLink"]
+    return disk, image.get("family", "").startswith(("debian-", "cos-"))
 
 
 def new_disk(
@@ -341,18 +289,6 @@ def boot_source(
     compute: Compute, project: str, params: dict, field: str
 ) -> tuple[dict, dict[str, str]]:
     """Return the image that a boot disk boots, and what its resource says it was made from."""
-    if link := params.get("sourceSnapshot"):
-        row = compute.project_row(project)
-        rows = [each for each in row.get("snapshots", []) if each["name"] == last(link)]
-        if not rows:
-            raise not_found(f"projects/{project}/global/snapshots/{last(link)}")
-        check_ready(rows[0])
-        source = row["snapshot_images"][rows[0]["name"]]
-        if not source:
-            raise invalid(f"{field}.sourceSnapshot", link, "Its disk was no boot disk.")
-        image = resolve(compute, project, source, f"{field}.sourceSnapshot")
-        made = {"sourceSnapshot": rows[0]["selfLink"], "sourceSnapshotId": rows[0]["id"]}
-        return {**image, "diskSizeGb": rows[0]["diskSizeGb"]}, {**made, "sourceImage": source}
     if not params.get("sourceImage"):
         raise invalid("resource.disks[0]", "", "Boot disk must have a source specified.")
     image = resolve(compute, project, params["sourceImage"], f"{field}.sourceImage")
@@ -413,8 +349,6 @@ async def insert_image(compute: Compute, call: Call) -> dict:
         raise already_exists(path)
     honoured("resource", body, IMAGE)
     source, least = source_of(compute, project, body, bool(call.params.get("forceCreate")))
-    check_features(body.get("guestOsFeatures") or [])
-    check_locations(body.get("storageLocations") or [])
     if family := body.get("family"):
         check_name("resource.family", family)
     check_labels(body.get("labels") or {})
@@ -423,7 +357,12 @@ async def insert_image(compute: Compute, call: Call) -> dict:
         why = f"It cannot be smaller than the source's size ({least} GB)."
         raise invalid("resource.diskSizeGb", size, why)
     image = image_resource(project, catalog.Image(name, "", "", size, compute.timestamp()))
-    kept = ("family", "description", "labels", *SOURCES, "guestOsFeatures", "storageLocations")
+    kept = (
+        "family",
+        "description",
+        "labels",
+        *SOURCES,
+    )
     image.update({key: body[key] for key in kept if body.get(key)}, status="PENDING")
     image = {key: value for key, value in image.items() if value != ""}
     row["images"].append(image)
@@ -455,27 +394,6 @@ def source_of(compute: Compute, project: str, body: dict, force: bool) -> tuple[
         raise not_found(f"projects/{project}/global/snapshots/{last(body[field])}")
     check_ready(named[0])
     return named[0], int(named[0]["diskSizeGb"])
-
-
-def check_features(features: list[dict]) -> None:
-    """Refuse a feature without a name, and one that is listed twice."""
-    kinds = [row.get("type", "FEATURE_TYPE_UNSPECIFIED") for row in features]
-    for index, kind in enumerate(kinds):
-        if kind == "FEATURE_TYPE_UNSPECIFIED" or kind in kinds[:index]:
-            field = f"resource.guestOsFeatures[{index}].type"
-            raise invalid(field, kind, "Each feature must be named, and once.")
-
-
-def check_locations(locations: list[str]) -> None:
-    """Raise the refusal of a place in which no image or snapshot is kept: it is one region, or one of three
-    multi-regions.
-    """
-    if len(locations) > 1:
-        raise invalid("resource.storageLocations", "", "At most one location is supported.")
-    for place in locations:
-        if place not in ("us", "eu", "asia", *catalog.REGIONS):
-            why = "It is neither a region nor a multi-region."
-            raise invalid("resource.storageLocations[0]", place, why)
 
 
 async def finish_image(
@@ -510,33 +428,6 @@ def source_disk(compute: Compute, project: str, link: str, force: bool) -> dict:
         if instance and instance.resource["status"] != "TERMINATED" and not force:
             check_unused(disk)
     return disk
-
-
-async def deprecate_image(compute: Compute, call: Call) -> dict:
-    """Say how far an image is on its way out; an empty body takes that back."""
-    project, name, body = call.params["project"], call.params["image"], call.body or {}
-    image = find(compute, project, name)
-    for field in ("deprecated", "obsolete", "deleted"):
-        if body.get(field) and not schema.is_time(body[field], "date-time"):
-            raise invalid(f"resource.{field}", body[field], "Must be an RFC 3339 timestamp.")
-    if instead := body.get("replacement"):
-        body = {**body, "replacement": replacement_of(compute, project, instead)}
-    if body and not body.get("state"):
-        raise invalid("resource.state", "", "A state must be specified.")
-    image.pop("deprecated", None)
-    image.update({"deprecated": body} if body else {})
-    compute.save_project(project)
-    path = image["selfLink"].removeprefix(LINK)
-    return compute.finish(
-        compute.operation(project, "setDeprecation", path, "global", call.principal)
-    )
-
-
-def replacement_of(compute: Compute, project: str, link: str) -> str:
-    if "/" not in link:
-        raise invalid("resource.replacement", link, "The URL is malformed.")
-    found: str = resolve(compute, project, link, "resource.replacement")["selfLink"]
-    return found
 
 
 async def delete_image(compute: Compute, call: Call) -> dict:

@@ -9,12 +9,11 @@ many interfaces a machine type of few vCPUs takes.
 
 from __future__ import annotations
 
-import ipaddress
 import itertools
 from typing import Any
 
 from localcloud.compute import catalog, networks
-from localcloud.compute.checks import fingerprint, invalid, last, missing, not_found
+from localcloud.compute.checks import fingerprint, invalid, missing
 from localcloud.compute.fields import honoured
 from localcloud.compute.networks import Place
 from localcloud.compute.state import Compute
@@ -25,12 +24,11 @@ INTERFACE = (
     "name",
     "network",
     "subnetwork",
-    "networkIP",
     "accessConfigs",
     "nicType",
     "stackType",
 )
-ACCESS = ("kind", "type", "name", "natIP", "networkTier")
+ACCESS = ("kind", "type", "name", "networkTier")
 MOST = 10
 
 
@@ -51,15 +49,15 @@ def network_interfaces(
     check_distinct(field, places)
     for index, (each, place) in enumerate(zip(given, places, strict=True)):
         check_profile(f"{field}[{index}]", zone, kind, each, place)
-        if index and (each.get("networkIP") or each.get("accessConfigs")):
-            raise missing(f"{field}[{index}] with addresses of its choice or external ones")
+        if index and each.get("accessConfigs"):
+            raise missing(f"{field}[{index}] with an external address")
     if places[0].zone:
         why = "The first interface cannot be in a network with an RDMA network profile."
         raise invalid(f"{field}[0].network", places[0].network["selfLink"], why)
     if sum(bool(place.zone) for place in places) > networks.RDMA.get(kind.name, 0):
         most = networks.RDMA[kind.name]
         raise invalid(field, "", f"{kind.name} supports at most {most} interfaces of type MRDMA.")
-    address = reserved(compute, project, region, given[0], f"{field}[0]")
+    address = compute.new_address()
     made = []
     for index, (each, place) in enumerate(zip(given, places, strict=True)):
         interface: dict[str, Any] = {
@@ -143,58 +141,3 @@ def check_access(field: str, config: dict) -> None:
     if config.get("type", "ONE_TO_ONE_NAT") != "ONE_TO_ONE_NAT":
         why = "The default and only option is ONE_TO_ONE_NAT."
         raise invalid(f"{field}.type", config["type"], why)
-
-
-def reserved(compute: Compute, project: str, region: str, given: dict, field: str) -> str:
-    """The address that a machine gets: the external one that it asks for, the internal one, or a
-    new one.
-    """
-    rows = {
-        row["address"]: row
-        for row in compute.addresses(project)
-        if last(row.get("region", "")) == region
-    }
-    for config in given.get("accessConfigs") or []:
-        wanted = config.get("natIP")
-        if not wanted:
-            continue
-        if given.get("networkIP"):
-            raise missing(f"{field}.networkIP with a reserved external address")
-        where = f"{field}.accessConfigs[0].natIP"
-        return external_address(compute, project, region, wanted, where)
-    wanted = given.get("networkIP") or ""
-    if "/" in wanted:  # the link of a reserved one
-        found = [
-            row
-            for row in rows.values()
-            if row["selfLink"].endswith(wanted.partition("projects/")[2])
-        ]
-        if not found:
-            raise not_found(wanted.partition("compute/v1/")[2] or wanted)
-        wanted = found[0]["address"]
-    return check_address(compute, f"{field}.networkIP", wanted or None)
-
-
-def external_address(compute: Compute, project: str, region: str, wanted: str, field: str) -> str:
-    """An external address that a project reserved in a region and that no machine has."""
-    for row in compute.addresses(project):
-        is_here = last(row.get("region", "")) == region
-        if is_here and row["address"] == wanted and row["addressType"] == "EXTERNAL":
-            return check_address(compute, field, wanted)
-    why = f"The specified external IP address '{wanted}' was not found in region '{region}'."
-    raise invalid(field, wanted, why)
-
-
-def check_address(compute: Compute, field: str, wanted: str | None) -> str:
-    if not wanted:
-        return compute.new_address()
-    try:
-        inside = ipaddress.ip_address(wanted) in ipaddress.ip_network("127.64.0.0/10")
-    except ValueError:
-        raise invalid(field, wanted, "Must be a valid IPv4 address.") from None
-    if not inside:
-        raise invalid(field, wanted, "Requested IP address is out of range of the subnetwork.")
-    if user := compute.user_of(wanted):
-        message = f"IP '{wanted}' is already being used by another resource: {user.path}."
-        raise ApiError(400, "invalidResourceUsage", message)
-    return wanted

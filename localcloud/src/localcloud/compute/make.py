@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from localcloud.compute import catalog, contents, disks, flex, quotas, reservations, tpus
+from localcloud.compute import catalog, contents, flex, quotas, reservations, tpus
 from localcloud.compute.checks import (
     LINK,
     already_exists,
@@ -29,13 +29,11 @@ from localcloud.compute.fields import (
     check_rest,
     check_scheduling,
     check_service_accounts,
-    check_threads,
 )
 from localcloud.compute.images import (
     boot_disk,
     check_disks,
     check_stop_action,
-    find_disk,
     local_ssds,
 )
 from localcloud.compute.interfaces import network_interfaces
@@ -54,7 +52,6 @@ def make_instance(
     check_description(body)
     base = f"{LINK}projects/{project}/zones/{zone}"
     kind = check_machine_type(zone, body.get("machineType", ""))
-    check_is_made(kind, body)
     accelerators = check_accelerators(project, zone, kind, body)
     check_rest(compute, project, region, kind, body)
     scheduling = check_scheduling(body, kind, bool(accelerators) or kind.is_tpu)
@@ -70,39 +67,33 @@ def make_instance(
     given = check_disks(kind, body)
     scratch = local_ssds(kind, body)
     check_stop_action(scheduling, bool(scratch))
-    disk, plain, source = boot_disk(compute, project, zone, kind, name, given)
-    more, made = disks.others(compute, project, zone, kind, name, body)
-    boot = disk or find_disk(compute, project, zone, last(source))
-    size = int(boot["sizeGb"])
+    disk, plain = boot_disk(compute, project, zone, kind, name, given)
     resource: dict[str, Any] = {
         "kind": "compute#instance",
         "id": compute.new_id(),
         "creationTimestamp": compute.timestamp(),
         "name": name,
-        "tags": {
-            **body.get("tags", {}),
-            "fingerprint": fingerprint(body.get("tags", {}).get("items", [])),
-        },
+        "tags": {"fingerprint": fingerprint([])},
         "machineType": f"{base}/machineTypes/{kind.name}",
         "status": "PROVISIONING",
         "zone": base,
-        "canIpForward": body.get("canIpForward", False),
+        "canIpForward": False,
         "networkInterfaces": interfaces,
         "disks": [
             {
                 "kind": "compute#attachedDisk",
                 "type": "PERSISTENT",
                 "mode": "READ_WRITE",
-                "source": source,
+                "source": disk["selfLink"],
                 "deviceName": given.get("deviceName", "persistent-disk-0"),
                 "index": 0,
                 "boot": True,
                 "autoDelete": given.get("autoDelete", False),
                 "interface": given.get("interface", "SCSI"),
-                "diskSizeGb": str(size),
+                "diskSizeGb": disk["sizeGb"],
                 "architecture": "X86_64",
             },
-            *sorted([*scratch, *more], key=lambda row: row["index"]),
+            *scratch,
         ],
         "metadata": metadata,
         "selfLink": f"{base}/instances/{name}",
@@ -110,17 +101,15 @@ def make_instance(
         "cpuPlatform": catalog.CPU_PLATFORMS.get(kind.family, "Intel Haswell"),
         "labelFingerprint": fingerprint(labels),
         "startRestricted": False,
-        "deletionProtection": body.get("deletionProtection", False),
+        "deletionProtection": False,
         "fingerprint": fingerprint(name),
         "shieldedInstanceConfig": {
             "enableSecureBoot": False,
             "enableVtpm": True,
             "enableIntegrityMonitoring": True,
-            **body.get("shieldedInstanceConfig", {}),
         },
     }
-    disks.check_names(resource["disks"])
-    for key in ("minCpuPlatform", "reservationAffinity", "description", "advancedMachineFeatures"):
+    for key in ("reservationAffinity", "description", "advancedMachineFeatures"):
         if body.get(key):
             resource[key] = body[key]
     if labels:
@@ -131,66 +120,25 @@ def make_instance(
         resource["guestAccelerators"] = accelerators
     if accounts:
         resource["serviceAccounts"] = accounts
-    new = [disk, *made] if disk else made
-    if disk:
-        disk.update(creationTimestamp=compute.timestamp())
-    needs = quotas.drawn(compute, project, region, quota_needs(kind, resource, new), scheduling)
-    learns = f"/{catalog.DEEP_LEARNING}/" in boot.get("sourceImage", "")
+    disk.update(creationTimestamp=compute.timestamp())
+    needs = quotas.drawn(compute, project, region, quota_needs(kind, resource, disk), scheduling)
+    learns = f"/{catalog.DEEP_LEARNING}/" in disk["sourceImage"]
     instance = Instance(project, zone, resource["id"], resource, needs, plain, learns=learns)
-    contents.settle(compute, instance, contents.source_of(boot))
+    contents.settle(compute, instance, contents.source_of(disk))
     instance.valid_seconds = valid
-    return instance, new
-
-
-def retype(compute: Compute, instance: Instance, link: str) -> None:
-    """Give an instance another machine type; raise Google's error if it may not have that."""
-    resource, old = instance.resource, last(instance.resource["machineType"])
-    kind = check_machine_type(instance.zone, link)
-    before = check_machine_type(instance.zone, resource["machineType"])
-    attached = [] if before.accelerator else resource.get("guestAccelerators", [])
-    accelerators = check_accelerators(
-        instance.project, instance.zone, kind, {"guestAccelerators": attached}
-    )
-    check_threads(kind, resource.get("advancedMachineFeatures") or {})
-    check_scheduling(resource, kind, bool(accelerators) or kind.is_tpu)
-    taken = catalog.of_family(catalog.BOOT_DISKS, kind.name, tuple(catalog.DISK_TYPES))
-    boot = find_disk(compute, instance.project, instance.zone, last(resource["disks"][0]["source"]))
-    if last(boot["type"]) not in taken:
-        message = f"{last(boot['type'])} disk type cannot be used by {kind.name} machine type."
-        raise ApiError(400, "badRequest", message)
-    resource["machineType"] = resource["machineType"].replace(f"/{old}", f"/{kind.name}")
-    resource["cpuPlatform"] = catalog.CPU_PLATFORMS.get(kind.family, "Intel Haswell")
-    resource.pop("guestAccelerators", None)
-    if accelerators:
-        resource["guestAccelerators"] = accelerators
-    needs = quota_needs(kind, resource, [])
-    instance.needs = quotas.drawn(
-        compute, instance.project, catalog.ZONES[instance.zone], needs, resource["scheduling"]
-    )
+    return instance, [disk]
 
 
 def check_machine_type(zone: str, link: str) -> catalog.MachineType:
     if not link:
         raise invalid("resource.machineType", "", "Machine type must be specified.")
-    try:
-        found = catalog.machine_type(zone, last(link))
-    except ValueError as error:  # a custom one that cannot be
-        raise invalid("resource.machineType", link, str(error)) from None
+    found = catalog.machine_type(zone, last(link))
     if found is None:
         why = f"Machine type with name '{last(link)}' does not exist in zone '{zone}'."
         raise invalid("resource.machineType", link, why)
     if "zones/" in link and f"zones/{zone}/" not in link:
         raise invalid("resource.machineType", link, f"Machine type must be in zone '{zone}'.")
     return found
-
-
-def check_is_made(kind: catalog.MachineType, body: dict) -> None:
-    """Refuse a machine type that Google makes as a node of Kubernetes alone."""
-    generation = tpus.generation_of(kind.name)
-    is_node = "goog-gke-node" in (body.get("labels") or {})
-    if generation and generation.name in tpus.NODES_ALONE and not is_node:
-        why = f"Machine type '{kind.name}' is for nodes of Google Kubernetes Engine."
-        raise invalid("resource.machineType", body.get("machineType", ""), why)
 
 
 def check_accelerators(
@@ -240,8 +188,8 @@ def check_accelerators(
     return result
 
 
-def quota_needs(kind: catalog.MachineType, resource: dict, new: list[dict]) -> dict[str, int]:
-    """What an instance and its new disks count against, metric -> amount."""
+def quota_needs(kind: catalog.MachineType, resource: dict, disk: dict) -> dict[str, int]:
+    """What an instance and its new disk count against, metric -> amount."""
     family = {"n2": "N2_CPUS", "c2": "C2_CPUS", "a2": "A2_CPUS"}.get(kind.family, "CPUS")
     # Those need quota for their GPUs or TPUs alone.
     families = [] if kind.is_tpu or kind.family.startswith(("a3", "a4", "g4")) else [family]
@@ -252,10 +200,8 @@ def quota_needs(kind: catalog.MachineType, resource: dict, new: list[dict]) -> d
         **(tpus.quota_needs(kind.name, model) if kind.is_tpu else {"CPUS_ALL_REGIONS": kind.cpus}),
         "INSTANCES": 1,
     }
-    for disk in new:
-        metric = quotas.disk_metric(last(disk["type"]))
-        needs[metric] = needs.get(metric, 0) + int(disk["sizeGb"])
-    if local := catalog.SSD_GB * sum(disk["type"] == "SCRATCH" for disk in resource["disks"]):
+    needs[quotas.disk_metric(last(disk["type"]))] = int(disk["sizeGb"])
+    if local := catalog.SSD_GB * sum(each["type"] == "SCRATCH" for each in resource["disks"]):
         needs["PREEMPTIBLE_LOCAL_SSD_GB" if spot else "LOCAL_SSD_TOTAL_GB"] = local
     if resource["networkInterfaces"][0].get("accessConfigs"):
         needs["IN_USE_ADDRESSES"] = 1

@@ -1,12 +1,10 @@
-"""Networks and subnetworks, and what links to them mean: of the machine's own project, or of a host
-project whose network it shares (Shared VPC).
+"""Networks and subnetworks of a project, and what links to them mean.
 
 Each project has the network `default`, with a subnetwork `default` in each region, and those that
 are made by networks_api.py, with subnetworks of their own. In each zone that sells machines with
 RDMA there is a network profile, whose networks are for those machines' RDMA interfaces.
 
-Not covered: which projects are attached to a host project: each may use the network of each, if the
-caller has the permissions there.
+Not covered: networks of other projects (Shared VPC).
 """
 
 from __future__ import annotations
@@ -188,7 +186,7 @@ def find(compute: Compute, project: str, region: str, given: dict, field: str) -
         scope = "global" if which == "network" else f"regions/{region}"
         links[which] = f"{LINK}projects/{owner}/{scope}/{which}s/{found['name']}"
         look = network_at if which == "network" else subnetwork_at
-        if owner not in compute.projects or look(compute, links[which]) is None:
+        if owner != project or look(compute, links[which]) is None:
             raise invalid(f"{field}.{which}", links[which], NOT_FOUND)
         check_ready(compute, links[which])
     default = f"{LINK}projects/{project}/global/networks/default"
@@ -217,18 +215,6 @@ def check_ready(compute: Compute, link: str) -> None:
     if link in compute.unready:
         why = f"The resource '{link.removeprefix(LINK)}' is not ready"
         raise ApiError(400, "resourceNotReady", why)
-
-
-def owner(project: str, given: dict) -> str:
-    """Return the project of an interface's network, before it is checked."""
-    links = [(which, given.get(which) or "") for which in ("subnetwork", "network")]
-    found = next((FORMS[which].fullmatch(link) for which, link in links if link), None)
-    return (found and found["project"]) or project
-
-
-def owner_of(instance: Instance) -> str:
-    """Return the project whose network a machine is on."""
-    return owner(instance.project, instance.resource["networkInterfaces"][0])
 
 
 # --- addresses

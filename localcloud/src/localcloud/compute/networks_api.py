@@ -1,4 +1,4 @@
-"""networks.insert and delete, subnetworks.insert and delete.
+"""networks.insert and subnetworks.insert.
 
 What is being made is there, and not ready: until its operation is done it can be in no use. Not
 covered: networks in auto mode other than `default`, which cannot be deleted; changes, IPv6,
@@ -11,7 +11,7 @@ import asyncio
 import ipaddress
 
 from localcloud.call import Call
-from localcloud.compute import catalog, firewalls, networks, quotas
+from localcloud.compute import catalog, networks, quotas
 from localcloud.compute.checks import (
     LINK,
     already_exists,
@@ -26,7 +26,6 @@ from localcloud.compute.checks import (
 )
 from localcloud.compute.fields import honoured
 from localcloud.compute.state import Compute
-from localcloud.compute.templates import change
 from localcloud.errors import ApiError
 
 LEAST_MTU, MOST_MTU = 1300, 8896
@@ -184,59 +183,7 @@ def make(
     return operation
 
 
-async def delete_network(compute: Compute, call: Call) -> dict:
-    project, name = call.params["project"], call.params["network"]
-    path = f"projects/{project}/global/networks/{name}"
-    row = to_delete(compute, path, networks.network_at(compute, LINK + path))
-    users = [*row.get("subnetworks", [])]
-    users += [each["selfLink"] for each in firewalls.of_network(compute, LINK + path)]
-    rows = networks.made_networks(compute, project)
-    return drop(compute, call, row, users, rows, "network")
-
-
-async def delete_subnetwork(compute: Compute, call: Call) -> dict:
-    project, region, name = (call.params[key] for key in ("project", "region", "subnetwork"))
-    path = f"projects/{project}/regions/{region}/subnetworks/{name}"
-    row = to_delete(compute, path, networks.subnetwork_at(compute, LINK + path))
-    users = [
-        instance.resource["selfLink"]
-        for instance in compute.instances.values()
-        for each in instance.resource["networkInterfaces"]
-        if each["subnetwork"] == LINK + path
-    ]
-    rows = networks.made_subnetworks(compute, project)
-    return drop(compute, call, row, users, rows, "subnetwork")
-
-
-def to_delete(compute: Compute, path: str, row: dict | None) -> dict:
-    """Return a network or subnetwork that may be deleted if nothing uses it."""
-    if row is None:
-        raise not_found(path)
-    if row["name"] == "default":
-        raise missing(f"The deletion of {path}")
-    networks.check_ready(compute, LINK + path)
-    return row
-
-
-def drop(
-    compute: Compute, call: Call, row: dict, users: list[str], rows: list[dict], kind: str
-) -> dict:
-    path = row["selfLink"].removeprefix(LINK)
-    if users:
-        user = users[0].removeprefix(LINK)
-        message = f"The {kind} resource '{path}' is already being used by '{user}'"
-        raise ApiError(400, "resourceInUseByAnotherResource", message)
-
-    def forget() -> None:
-        rows[:] = [each for each in rows if each["selfLink"] != row["selfLink"]]
-        compute.save_project(call.params["project"])
-
-    return change(compute, call, "delete", path, row["id"], forget)
-
-
 HANDLERS = {
     "networks.insert": insert_network,
-    "networks.delete": delete_network,
     "subnetworks.insert": insert_subnetwork,
-    "subnetworks.delete": delete_subnetwork,
 }

@@ -124,11 +124,9 @@ async def delete_policy(compute: Compute, call: Call) -> dict:
         for each in machines
         if row["selfLink"] in each.resource.get("resourcePolicies", [])
     ]
-    pool = compute.pool_with_policy(call.params["project"], call.params["region"], row["name"])
-    for user in [*users, pool]:
-        if user:
-            message = f"The resource_policy resource '{path}' is already being used by '{user}'"
-            raise ApiError(400, "resourceInUseByAnotherResource", message)
+    if users:
+        message = f"The resource_policy resource '{path}' is already being used by '{users[0]}'"
+        raise ApiError(400, "resourceInUseByAnotherResource", message)
 
     def forget() -> None:
         del compute.policies[call.params["project"], call.params["region"], row["name"]]
@@ -139,8 +137,6 @@ async def delete_policy(compute: Compute, call: Call) -> dict:
 
 HANDLERS = {
     "resourcePolicies.insert": insert_policy,
-    "resourcePolicies.get": get_policy,
-    "resourcePolicies.list": list_policies,
     "resourcePolicies.aggregatedList": list_policies,
     "resourcePolicies.delete": delete_policy,
 }

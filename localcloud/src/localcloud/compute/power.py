@@ -88,12 +88,10 @@ def check_start(instance: Instance) -> None:
         raise ApiError(400, "resourceNotReady", why)
 
 
-def release_external(compute: Compute, instance: Instance) -> None:
-    """Take the external address of an instance away that is off, unless the project reserved it."""
-    kept = {row["address"] for row in compute.addresses(instance.project)}
+def release_external(instance: Instance) -> None:
+    """Take the external address of an instance away that is off."""
     for access in external(instance):
-        if access.get("natIP") not in kept:
-            access.pop("natIP", None)
+        access.pop("natIP", None)
 
 
 def give_external(instance: Instance) -> None:
@@ -113,7 +111,7 @@ async def start(compute: Compute, instance: Instance, operation: dict) -> None:
     elif error := quotas.shortage(compute, instance):
         compute.finish(operation, error)
     else:
-        instance.preempted, instance.maintenance = False, "NONE"
+        instance.preempted = False
         give_external(instance)
         compute.set_status(instance, "PROVISIONING")
         await boot(compute, instance, operation)
@@ -161,7 +159,6 @@ async def power_on(compute: Compute, instance: Instance) -> bool:
     busy = compute.settings.first_boot if instance.learns or instance.plain_image else 0
     chips = chips_on(instance, compute.sandbox)
     await contents.lay_out(compute, instance)
-    blocks.plug(compute, instance)
     await asyncio.to_thread(links.up, compute, instance)
     ssds = blocks.plug_ssds(compute, instance)
     machine = sandbox.Machine(
@@ -268,7 +265,7 @@ async def power_off(compute: Compute, instance: Instance, grace: float | None) -
     """Take a machine down, to TERMINATED. Its disk stays."""
     await take_down(compute, instance, grace)
     blocks.discard_ssds(compute, instance)
-    release_external(compute, instance)
+    release_external(instance)
     # Google restarts the time limit with the next start.
     instance.resource.pop("resourceStatus", None)
     compute.set_status(instance, "TERMINATED", lastStopTimestamp=compute.timestamp())
@@ -297,29 +294,16 @@ async def delete(
     compute.finish(operation)
 
 
-async def reset(compute: Compute, instance: Instance, operation: dict) -> None:
-    """Cut the power and put it back; the disk stays."""
-    async with compute.lock(instance):
-        if compute.is_there(instance):
-            await take_down(compute, instance, 0)
-            await power_on(compute, instance)
-    compute.finish(operation)
-
-
 def terminate(
     compute: Compute,
     instance: Instance,
     kind: str,
     grace: float | None = None,
     notice: float = 0,
-    end=None,
 ) -> dict:
-    """End an instance on Google's behalf in `notice` seconds: by `end`, or the way its termination
-    action says.
-    """
+    """End an instance on Google's behalf in `notice` seconds, the way its termination action says."""
     operation = compute.operation_on(instance, kind)
-    if end is None:
-        end = delete if deletes_itself(instance) else stop
+    end = delete if deletes_itself(instance) else stop
 
     async def in_time() -> None:
         waited = 0.0
@@ -349,31 +333,6 @@ def preempt(
     )
     notice = asked if notice is None else min(notice, asked)
     return terminate(compute, instance, "compute.instances.preempted", grace, notice)
-
-
-def maintain(compute: Compute, instance: Instance, notice: float = 3600) -> dict:
-    """Maintain an instance's host: an instance that cannot move gets an hour's notice, is stopped, and
-    starts elsewhere.
-    """
-    if instance.resource["scheduling"]["onHostMaintenance"] == "MIGRATE":
-        return compute.finish(
-            compute.operation_on(instance, "compute.instances.migrateOnHostMaintenance")
-        )
-    instance.maintenance = "TERMINATE_ON_HOST_MAINTENANCE"
-    compute.save(instance)
-    return terminate(
-        compute, instance, "compute.instances.terminateOnHostMaintenance", None, notice, move
-    )
-
-
-async def move(compute: Compute, instance: Instance, operation: dict, grace: float | None) -> None:
-    async with compute.lock(instance):
-        if compute.is_there(instance) and instance.resource["status"] == "RUNNING":
-            await power_off(compute, instance, grace)
-            if instance.resource["scheduling"]["automaticRestart"]:
-                instance.maintenance = "NONE"
-                await power_on(compute, instance)
-    compute.finish(operation)
 
 
 def crash(compute: Compute, instance: Instance) -> None:

@@ -10,12 +10,6 @@ from localcloud.compute import catalog, networks, tpus
 from localcloud.compute.checks import last
 from localcloud.compute.state import Compute, Instance
 
-FREE_TRIAL = (
-    "Your billing account is currently in the free tier where non-TPU accelerators are not "
-    "available. Please upgrade to a paid billing account as described here: "
-    "https://cloud.google.com/free/docs/gcp-free-tier#how-to-upgrade"
-)
-
 WEEK = 7 * 24 * 3600  # seconds
 
 
@@ -42,9 +36,6 @@ def usage_of(compute: Compute, project: str, region: str | None, metric: str) ->
             if owner == project and region in (None, catalog.ZONES[zone])
         )
         return sum(int(row["sizeGb"]) for row in rows if disk_metric(last(row["type"])) == metric)
-    if metric == "STATIC_ADDRESSES":
-        rows = (row for row in compute.addresses(project) if row["addressType"] == "EXTERNAL")
-        return sum((region or "") == last(row.get("region", "")) for row in rows)
     if metric == "NETWORKS":
         return len(networks.networks(compute, project))
     total = 0
@@ -126,25 +117,17 @@ def quota_error(compute: Compute, project: str, region: str, needs: dict[str, in
     return None
 
 
-def has_gpus(resource: dict) -> bool:
-    is_built_in = last(resource["machineType"]) in catalog.BUILT_IN
-    return is_built_in or bool(resource.get("guestAccelerators"))
-
-
 def shortage(compute: Compute, instance: Instance) -> dict | None:
-    """Why an instance cannot be turned on now: a new account, a free trial, quota, then stock."""
+    """Why an instance cannot be turned on now: a new account, quota, then stock."""
     for account in instance.resource.get("serviceAccounts", []):
         if not compute.account_is_known(account["email"]):
             message = f"The resource '{account['email']}' of type 'serviceAccount' was not found."
             return {"code": "EXTERNAL_RESOURCE_NOT_FOUND", "message": message}
-    if compute.settings.free_trial and has_gpus(instance.resource):
-        return {"code": "UNSUPPORTED_OPERATION", "message": FREE_TRIAL}
     needs = instance.needs
     if compute.is_there(instance):  # its disks count already
         needs = {key: value for key, value in needs.items() if key not in DISK_METRICS}
     error = quota_error(compute, instance.project, catalog.ZONES[instance.zone], needs)
     is_scarce = last(instance.resource["machineType"]) in tpus.SCARCE
-    is_scarce = is_scarce and not compute.settings.eight_chips
     if not error and (is_scarce or compute.stockouts.get(instance.zone, 1) <= 0):
         error = stockout_error(compute, instance.project, instance.zone, instance.resource)
         is_tpu = last(instance.resource["machineType"]) in tpus.MACHINE_TYPES

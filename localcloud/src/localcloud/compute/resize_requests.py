@@ -23,7 +23,6 @@ from localcloud.call import Call
 from localcloud.compute import catalog, checks, flex, groups_api, power, slices
 from localcloud.compute import groups as compute_groups
 from localcloud.compute.checks import LINK, invalid, last
-from localcloud.compute.listing import page
 from localcloud.compute.state import Compute, Group, template_key
 from localcloud.compute.templates import change
 from localcloud.errors import ApiError
@@ -221,20 +220,9 @@ async def get(compute: Compute, call: Call) -> dict:
     return request_of(groups_api.group_of(compute, call), call)
 
 
-async def list_requests(compute: Compute, call: Call) -> dict:
-    group = groups_api.group_of(compute, call)
-    kept, token = page(sorted(group.requests.values(), key=lambda row: row["name"]), call.params)
-    kind = "instanceGroupManagerResizeRequestList"
-    if not group.zone:
-        kind = "regionInstanceGroupManagerResizeRequestList"
-    found = {"kind": f"compute#{kind}", "selfLink": f"{LINK}{group.path}/resizeRequests"}
-    rows = {"items": kept} if kept else {}
-    return {**found, **rows, **({"nextPageToken": token} if token else {})}
-
-
-METHODS = {"insert": insert, "get": get, "list": list_requests}
+METHODS = {"insert": insert, "get": get}
 HANDLERS = {
     f"{kind}ResizeRequests.{verb}": handler
-    for kind in ("instanceGroupManager", "regionInstanceGroupManager")
+    for kind in ("regionInstanceGroupManager",)
     for verb, handler in METHODS.items()
 }

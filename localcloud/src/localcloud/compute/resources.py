@@ -6,17 +6,16 @@ Not covered: routes, disk types other than a handful.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from localcloud import schema
 from localcloud.call import Call
-from localcloud.compute import catalog, networks, quotas, routers, tpus
+from localcloud.compute import catalog, networks, quotas, tpus
 from localcloud.compute.checks import LINK, last, not_found, number_of
 from localcloud.compute.firewalls import firewalls
-from localcloud.compute.listing import listed, page
+from localcloud.compute.listing import listed
 from localcloud.compute.state import Compute
 
 Rows = list[tuple[str, dict]]  # (zone, region or "global", resource)
@@ -120,51 +119,17 @@ def accelerator_types(compute: Compute, project: str) -> Rows:
     return rows
 
 
-def disk_types(compute: Compute, project: str) -> Rows:
-    rows = []
-    for zone in catalog.ZONES:
-        base = f"projects/{project}/zones/{zone}"
-        for name, size in catalog.DISK_TYPES.items():
-            fields = {
-                "defaultDiskSizeGb": str(size),
-                "validDiskSize": "10GB-65536GB",
-                "zone": LINK + base,
-            }
-            rows.append((zone, resource("diskType", f"{base}/diskTypes/{name}", **fields)))
-    return rows
-
-
 RESOURCES = {
     "zones": Resource("zone", "zones", zones),
     "regions": Resource("region", "regions", regions),
     "machineTypes": Resource("machineType", "zones", machine_types),
     "acceleratorTypes": Resource("acceleratorType", "zones", accelerator_types),
-    "diskTypes": Resource("diskType", "zones", disk_types),
     "networks": Resource("network", "globals", networks.networks),
     "networkProfiles": Resource("networkProfile", "globals", networks.profiles),
     "firewalls": Resource("firewall", "globals", firewalls),
     "subnetworks": Resource("subnetwork", "regions", networks.subnetworks),
-    "routers": Resource("router", "regions", routers.rows),
+    "routers": Resource("router", "regions", lambda compute, project: []),
 }
-
-
-async def list_usable(compute: Compute, call: Call) -> dict:
-    """The subnetworks that the caller may put machines into: all."""
-    kept = ("network", "ipCidrRange", "stackType", "purpose")
-    project = call.params["project"]
-    rows = [
-        {"name": row["selfLink"], "subnetwork": row["selfLink"], **{key: row[key] for key in kept}}
-        for _, row in networks.subnetworks(compute, project)
-    ]
-    shown, token = page(rows, call.params)
-    path = f"projects/{project}/aggregated/subnetworks/listUsable"
-    return {
-        "kind": "compute#usableSubnetworksAggregatedList",
-        "id": path,
-        "selfLink": LINK + path,
-        "items": [{key: row[key] for key in row if key != "name"} for row in shown],
-        **({"nextPageToken": token} if token else {}),
-    }
 
 
 async def read_resource(compute: Compute, call: Call) -> dict:
@@ -177,10 +142,6 @@ async def read_resource(compute: Compute, call: Call) -> dict:
         for at, row in rows:
             if row["name"] == name and scope in (None, at, name):
                 return row
-        if collection == "machineTypes" and "custom-" in name:  # in no list, but there
-            with contextlib.suppress(ValueError):
-                if custom := catalog.machine_type(call.params[place], name):
-                    return machine_type(call.params["project"], call.params[place], custom)
         path = "" if resource.kind == place else f"{place}s/{scope}/" if scope else "global/"
         raise not_found(f"projects/{call.params['project']}/{path}{collection}/{name}")
     return listed(call, resource.kind, resource.place, rows)

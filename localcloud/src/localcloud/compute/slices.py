@@ -2,23 +2,20 @@
 none.
 
 Google tries until there is room; the reason for waiting is in `status.bulkInstanceOperation`.
-A host that fails, or is maintained, takes the whole slice along: where `automaticRestart` is on, all
-machines stop together and start again together, with their disks. A machine that is preempted or
-deleted leaves a slice without one. The order of the workers is not that of the names.
+A machine that is preempted, crashes or is deleted leaves a slice without one. The order of the workers is not
+that of the names.
 
-Not covered: BULK groups of other machines, reservations, slices that Google drains, repairs that
-wait for room.
+Not covered: other zonal groups, reservations, repairs of hosts.
 """
 
 from __future__ import annotations
 
-import asyncio
 import random
 import re
 from collections.abc import Iterable
 from typing import Any
 
-from localcloud.compute import checks, constraints, policies, power, quotas, tpus
+from localcloud.compute import checks, policies, power, quotas, tpus
 from localcloud.compute.checks import invalid, last
 from localcloud.compute.make import make_instance
 from localcloud.compute.state import Compute, Group, Instance
@@ -34,8 +31,6 @@ HONOURED = {
     "updatePolicy",
     "allInstancesConfig",
     "instanceLifecyclePolicy",
-    "listManagedInstancesResults",
-    "fingerprint",
     "targetSizePolicy",
     "resourcePolicies",
 }
@@ -49,9 +44,7 @@ def check(
     link = (body.get("resourcePolicies") or {}).get("workloadPolicy", "")
     mode = (body.get("targetSizePolicy") or {}).get("mode", "")
     if not link:
-        if mode == "BULK":
-            raise checks.missing("resource.targetSizePolicy.mode BULK without a workload policy")
-        return {"targetSizePolicy": {"mode": "INDIVIDUAL"}}
+        raise checks.missing("a zonal group without a workload policy")
     found = re.fullmatch(r"(?:.*/)?projects/([^/]+)/regions/([^/]+)/resourcePolicies/([^/]+)", link)
     if not found:
         raise invalid(POLICY, link, "The URL is malformed.")
@@ -117,7 +110,6 @@ def make_all(
     try:
         for body in bodies if not failure else ():
             made.append(make_instance(compute, group.project, zone, body))
-            constraints.check_instance(compute, group.project, zone, body)
     except ApiError as error:
         code = "CONDITION_NOT_MET" if error.reason == "conditionNotMet" else "INVALID_USAGE"
         failure = {"code": code, "message": error.message}
@@ -196,62 +188,3 @@ def note(compute: Compute, group: Group) -> None:
     if group.members and len(there) == len(group.members) and not group.formed:
         group.formed = True
         compute.save_group(group)
-
-
-def repaired(compute: Compute, instance: Instance) -> list[Instance]:
-    """The machines of the slice that Google brings back together with this one; [] if it does not."""
-    group = compute.group_of(instance)
-    if not group or not group.is_slice or not instance.resource["scheduling"]["automaticRestart"]:
-        return []
-    return [each for each in compute.instances.values() if each.group == group.path]
-
-
-def fail(compute: Compute, instance: Instance) -> None:
-    """Let the host of a slice's machine fail: seconds later all machines stop and start again."""
-    operation = compute.operation_on(instance, "compute.instances.hostError")
-    machines = repaired(compute, instance)
-
-    async def in_time() -> None:
-        await go_down(compute, instance, 0)
-        await asyncio.sleep(compute.settings.slice_repair)
-        await repair(compute, machines, 0)
-        compute.finish(operation)
-
-    compute.in_background(in_time())
-
-
-def maintain(compute: Compute, instance: Instance, notice: float) -> dict:
-    """Maintain one host of a slice: all of its machines get the notice, and all stop."""
-    operation = compute.operation_on(instance, "compute.instances.terminateOnHostMaintenance")
-    machines = repaired(compute, instance)
-    for each in machines:
-        each.maintenance = "TERMINATE_ON_HOST_MAINTENANCE"
-        compute.save(each)
-
-    async def in_time() -> None:
-        await asyncio.sleep(notice)
-        await repair(compute, machines, None)
-        compute.finish(operation)
-
-    compute.in_background(in_time())
-    return operation
-
-
-async def repair(compute: Compute, machines: list[Instance], grace: float | None) -> None:
-    """Turn machines off together, `grace` seconds after the power button, and then on together."""
-    await asyncio.gather(*(go_down(compute, each, grace) for each in machines))
-    await asyncio.gather(*(come_back(compute, each) for each in machines))
-
-
-async def go_down(compute: Compute, instance: Instance, grace: float | None) -> None:
-    async with compute.lock(instance):
-        if compute.is_there(instance) and instance.resource["status"] == "RUNNING":
-            await power.take_down(compute, instance, grace)
-            compute.set_status(instance, "REPAIRING")
-
-
-async def come_back(compute: Compute, instance: Instance) -> None:
-    async with compute.lock(instance):
-        if compute.is_there(instance) and instance.resource["status"] == "REPAIRING":
-            instance.maintenance = "NONE"
-            await power.power_on(compute, instance)

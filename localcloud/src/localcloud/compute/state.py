@@ -56,7 +56,6 @@ class Instance:
     needs: dict[str, int]  # quota metric -> amount
     plain_image: bool
     preempted: bool = False
-    maintenance: str = "NONE"  # what is to happen to its host
     cut: bool = False  # off the network
     network_down: bool = False  # it took its network down itself, on its way out
     ends_at: float | None = None  # when maxRunDuration ends
@@ -157,9 +156,6 @@ class Settings:
     )
     prepared: float = 0.0  # 1: Google's images have /root/berg/venv, as a golden one
     refill: float = 1.0  # seconds between two attempts of a group to make a member
-    free_trial: float = 0.0  # 1: the billing account is in a free trial, which has no GPUs
-    eight_chips: float = 0.0  # 1: there is room for ct6e-standard-8t, which others found nowhere
-    slice_repair: float = 5.0  # seconds from a host's failure until its whole slice is reset
     heavy_reads: float = 750  # a minute, for a project and for each of its regions: see rates.py
     minute: float = 60.0  # seconds
     image_delay: float = 0.0  # seconds for which an image or a snapshot is not ready
@@ -171,9 +167,9 @@ async def _nothing(address: str) -> None: ...
 
 
 def template_key(link: str) -> tuple[str, str]:
-    """Project and name of a template; of a regional one with its region before the name."""
+    """Project and name of a template."""
     parts = link.partition("projects/")[2].split("/")
-    return parts[0], parts[-1] if parts[1] == "global" else f"{parts[2]}/{parts[-1]}"
+    return parts[0], parts[-1]
 
 
 @dataclass
@@ -200,16 +196,11 @@ class Compute:
         self.templates: dict[tuple[str, str], dict] = {}
         self.groups: dict[tuple[str, str, str], Group] = {}
         self.policies: dict[tuple[str, str, str], dict] = {}
-        # The pool of Kubernetes Engine's that names a policy of a region; "" for none.
-        self.pool_with_policy: Callable[[str, str, str], str] = lambda project, region, name: ""
         self.reservations: dict[tuple[str, str, str], dict] = {}
         self.settled: dict[str, dict] = {}  # project -> common metadata, own images, quotas
         self.stockouts: dict[str, int] = {}  # zone -> how many instances it still takes
         self.changed = asyncio.Event()  # replaced whenever anything changes
         self.unready: set[str] = set()  # links of networks and subnetworks that are being made
-        # what answers at an address in place of a machine's metadata server: pods' own
-        self.own_servers: dict[str, Callable[[Any, str], Any]] = {}
-        self.guarded: set[str] = set()  # addresses of nodes whose token no pod is to get
         self.locks: dict[str, asyncio.Lock] = {}
         # id of a machine -> when it wrote guest attributes
         self.guest_writes: dict[str, deque[float]] = {}
@@ -406,29 +397,16 @@ class Compute:
                 return instance
         return None
 
-    def user_of(self, address: str) -> Instance | None:
-        """The instance that has an address, as its own or as the external one that it was given."""
-        for instance in self.instances.values():
-            if address in (instance.address, *instance.external_addresses):
-                return instance
-        return None
-
     def new_address(self) -> str:
         """An unused loopback address; at random, because other clouds on this host choose too."""
         used = {instance.address for instance in self.instances.values()}
         used |= {each for one in self.instances.values() for each in one.external_addresses}
-        used |= {row["address"] for project in self.projects for row in self.addresses(project)}
         while True:
             address = (
                 f"127.{random.randint(64, 127)}.{random.randint(0, 255)}.{random.randint(2, 254)}"
             )
             if address not in used:
                 return address
-
-    def addresses(self, project: str) -> list[dict]:
-        """The addresses that a project reserved; changes are kept once the project is saved."""
-        found: list[dict] = self.project_row(project).setdefault("addresses", [])
-        return found
 
     def is_there(self, instance: Instance) -> bool:
         return self.instances.get((instance.project, instance.zone, instance.name)) is instance

@@ -1,7 +1,7 @@
 """Instance templates: the properties of machines under a name.
 
-They are checked as an insert of an instance would be, and refused if no zone would take them. A
-template that is made from an instance has its properties, see from_instance.py.
+They are checked as an insert of an instance would be, and refused if no zone would take them. Not
+covered: regional templates, templates that are made from an instance.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import uuid
 from collections.abc import Callable
 
 from localcloud.call import Call
-from localcloud.compute import catalog, from_instance
+from localcloud.compute import catalog
 from localcloud.compute.checks import (
     LINK,
     already_exists,
     check_description,
     check_types_are_names,
     invalid,
-    last,
+    missing,
     not_found,
     written,
 )
@@ -43,14 +43,12 @@ def change(
     return compute.finish(operation, error)
 
 
-def path_of(project: str, name: str, region: str = "") -> str:
-    """The path of a template; without a region it is a global one."""
-    scope = f"regions/{region}" if region else "global"
-    return f"projects/{project}/{scope}/instanceTemplates/{name}"
+def path_of(project: str, name: str) -> str:
+    return f"projects/{project}/global/instanceTemplates/{name}"
 
 
-def find(compute: Compute, project: str, name: str, region: str = "") -> dict:
-    path = path_of(project, name, region)
+def find(compute: Compute, project: str, name: str) -> dict:
+    path = path_of(project, name)
     if template_key(path) not in compute.templates:
         raise not_found(path)
     return compute.templates[template_key(path)]
@@ -58,17 +56,14 @@ def find(compute: Compute, project: str, name: str, region: str = "") -> dict:
 
 async def insert_template(compute: Compute, call: Call) -> dict:
     project, body = call.params["project"], written({"$ref": "InstanceTemplate"}, call.body)
-    region = call.params.get("region", "")
-    path = path_of(project, body["name"], region)
+    path = path_of(project, body["name"])
     check_description(body)
     if template_key(path) in compute.templates:
         raise already_exists(path)
-    if body.get("sourceInstance"):
-        body["properties"] = from_instance.properties(compute, project, body)
-    elif body.get("sourceInstanceParams"):
-        why = "It can be specified with a source instance only."
-        raise invalid("resource.sourceInstanceParams", "", why)
-    check_properties(compute, project, body.get("properties", {}), region)
+    for field in ("sourceInstance", "sourceInstanceParams"):
+        if body.get(field):
+            raise missing(f"resource.{field}")
+    check_properties(compute, project, body.get("properties", {}))
     for number, interface in enumerate(body["properties"]["networkInterfaces"]):
         interface["name"] = f"nic{number}"
         if not interface.get("subnetwork"):
@@ -80,9 +75,7 @@ async def insert_template(compute: Compute, call: Call) -> dict:
         "name": body["name"],
         "description": body.get("description", ""),
         "properties": body["properties"],
-        **{key: body[key] for key in ("sourceInstance", "sourceInstanceParams") if body.get(key)},
         "selfLink": LINK + path,
-        **({"region": f"{LINK}projects/{project}/regions/{region}"} if region else {}),
     }
 
     def keep() -> None:
@@ -92,7 +85,7 @@ async def insert_template(compute: Compute, call: Call) -> dict:
     return change(compute, call, "insert", path, row["id"], keep)
 
 
-def check_properties(compute: Compute, project: str, properties: dict, region: str = "") -> None:
+def check_properties(compute: Compute, project: str, properties: dict) -> None:
     kind = properties.get("machineType", "")
     if not kind:
         raise invalid("resource.properties.machineType", kind, "Machine type must be specified.")
@@ -100,7 +93,7 @@ def check_properties(compute: Compute, project: str, properties: dict, region: s
     refusals = []
     links = [row.get("subnetwork") or "" for row in properties.get("networkInterfaces") or []]
     named = {link.partition("regions/")[2].partition("/")[0] for link in links} - {""}
-    regions = {region} if region else named & set(catalog.REGIONS) or set(catalog.REGIONS)
+    regions = named & set(catalog.REGIONS) or set(catalog.REGIONS)
     for zone in (each for each in catalog.ZONES if catalog.ZONES[each] in regions):
         try:
             # Under a name that no machine has.
@@ -119,22 +112,13 @@ def check_properties(compute: Compute, project: str, properties: dict, region: s
 
 
 async def get_template(compute: Compute, call: Call) -> dict:
-    params = call.params
-    return find(compute, params["project"], params["instanceTemplate"], params.get("region", ""))
+    return find(compute, call.params["project"], call.params["instanceTemplate"])
 
 
 async def list_templates(compute: Compute, call: Call) -> dict:
-    found = [row for key, row in compute.templates.items() if key[0] == call.params["project"]]
-    if call.method.endswith("aggregatedList"):
-        rows = [
-            (f"regions/{last(row['region'])}" if "region" in row else "global", row)
-            for row in found
-        ]
-        return listed(call, "instanceTemplate", "regionsAndGlobal", rows)
-    place = "regions" if "region" in call.params else "globals"
-    here = [row for row in found if ("region" in row) == (place == "regions")]
-    rows = [(last(row.get("region", "global")), row) for row in here]
-    return listed(call, "instanceTemplate", place, rows)
+    project = call.params["project"]
+    rows = [("global", row) for key, row in compute.templates.items() if key[0] == project]
+    return listed(call, "instanceTemplate", "globals", rows)
 
 
 async def delete_template(compute: Compute, call: Call) -> dict:

@@ -140,29 +140,6 @@ def is_topology(machine_type: str, topology: str) -> bool:
     return generation.name not in NODES_ALONE and topology in generation.topologies
 
 
-def is_topology_of_nodes(machine_type: str, topology: str) -> bool:
-    """Whether Kubernetes Engine makes pools of that topology of machines of a type."""
-    generation = generation_of(machine_type)
-    if generation is None or chips_of(machine_type) != IN_SLICES:
-        return False
-    return topology in generation.topologies
-
-
-def is_placed_by_workload(machine_type: str) -> bool:
-    """Whether pools of a slice name a workload policy, instead of asking for a compact placement."""
-    generation = generation_of(machine_type)
-    return generation is not None and generation.name == "tpu7x"
-
-
-def topology_of_one(machine_type: str) -> str:
-    """The topology that one machine of a type is by itself."""
-    generation, chips = generation_of(machine_type), chips_of(machine_type)
-    assert generation
-    if generation.name in ("v5e", "v6e"):
-        return {1: "1x1", 4: "2x2", 8: "2x4"}[chips]
-    return "2x2x1"
-
-
 def chips_in(topology: str) -> int:
     return prod(int(side) for side in topology.split("x"))
 
@@ -213,12 +190,3 @@ def variables(machine_type: str, slice_id: str) -> dict[str, str]:
         "TPU_LIBRARY_PATH": LIBRARY,
         "JAX_COORDINATOR_PORT": str(20000 + zlib.crc32(slice_id.encode()) % 10000),
     }
-
-
-def in_pod(machine_type: str, slice_id: str) -> dict[str, str]:
-    """The same for a container with the TPUs of a node. Who its workers are Kubernetes Engine says
-    in its variables; empty ones spare JAX its retries.
-    """
-    silent = ("MEGASCALE_COORDINATOR_ADDRESS", "MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID")
-    own = {"JAX_FORCE_TPU_INIT": "1", **dict.fromkeys(silent, "")}
-    return {**variables(machine_type, slice_id), **own}

@@ -5,16 +5,13 @@ them.
 from __future__ import annotations
 
 import asyncio
-import functools
 import signal
 
 from aiohttp import web
 
-from localcloud.artifacts import images
 from localcloud.call import CLOUD, Cloud
-from localcloud.container import checks
 from localcloud.container.state import Container, key_of
-from localcloud.kubernetes import api, controllers, gcsfuse, workload_identity
+from localcloud.kubernetes import api, controllers
 from localcloud.machines import processes, sandbox
 
 
@@ -26,11 +23,6 @@ async def start(cloud: Cloud, cluster: dict) -> None:
     """Serve a cluster's API, and look after what is in it."""
     container = cloud.container
     plane = container.plane_of(cluster)
-    plane.pull = functools.partial(images.pull, cloud)
-    plane.open_metadata = functools.partial(workload_identity.open_for, cloud, plane)
-    plane.close_metadata = functools.partial(workload_identity.close_for, plane)
-    if checks.has_gcsfuse(cluster):
-        plane.bucket_files = functools.partial(gcsfuse.files, cloud, plane)
     container.servers[key_of(cluster)] = await api.listen(cloud, plane)
     plane.in_background(controllers.run(plane))
 

@@ -17,10 +17,8 @@ from typing import Any
 
 from aiohttp import web
 
-from localcloud.compute import catalog
 from localcloud.compute.state import Compute
 from localcloud.errors import ApiError
-from localcloud.identity.tokens import Tokens
 from localcloud.kubernetes.plane import Plane, Settings
 
 LINK = "https://container.googleapis.com/v1/"
@@ -28,15 +26,13 @@ Key = tuple[str, str, str]  # project, location, name
 
 
 class Container:
-    def __init__(self, folder: Path, compute: Compute, tokens: Tokens):
-        self.folder, self.compute, self.tokens = folder, compute, tokens
+    def __init__(self, folder: Path, compute: Compute):
+        self.folder, self.compute = folder, compute
         self.settings = Settings()
-        self.add_workload_pool: Callable[[str], None] = lambda pool: None  # IAM's
         self.clusters: dict[Key, dict] = {}
         self.operations: dict[Key, dict] = {}
         self.planes: dict[Key, Plane] = {}
         self.servers: dict[Key, web.AppRunner] = {}
-        compute.pool_with_policy = self.pool_with_policy
         folder.mkdir(parents=True, exist_ok=True)
         for path in sorted(folder.glob("*/cluster.json")):
             cluster = json.loads(path.read_text())
@@ -60,28 +56,12 @@ class Container:
                 *key,
                 self.folder_of(cluster),
                 self.compute,
-                self.tokens,
                 self.settings,
                 cluster["nodePools"],
             )
             save = functools.partial(self.save, cluster)
             self.planes[key] = Plane(*about, port=cluster.get("_port", 0), save_pools=save)
         return self.planes[key]
-
-    def pool_with_policy(self, project: str, region: str, name: str) -> str:
-        """The group of the first pool that names a resource policy of a region; "" for none."""
-        for (owner, place, cluster), row in self.clusters.items():
-            for pool in row["nodePools"] if owner == project else []:
-                named = (pool.get("placementPolicy") or {}).get("policyName")
-                if named == name and catalog.ZONES.get(place, place) == region:
-                    return f"gke-{cluster}-{pool['name']}-{pool['_hash']}-grp"
-        return ""
-
-    def note_pool(self, cluster: dict) -> None:
-        """Let IAM know of a project's workload identity pool, which stays for good."""
-        pool = (cluster.get("workloadIdentityConfig") or {}).get("workloadPool")
-        if pool:
-            self.add_workload_pool(pool)
 
     def begin(
         self, cluster: dict, kind: str, target: str, work: Callable[[], Awaitable[dict | None]]

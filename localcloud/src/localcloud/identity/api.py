@@ -10,18 +10,14 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
-from typing import Any
 
-from localcloud.artifacts import api as artifacts_api
 from localcloud.call import Call, Cloud, Handler
-from localcloud.compute.listing import resources
 from localcloud.errors import ApiError
 from localcloud.identity.iam import aborted, is_stale, refused, shown, tag, without
 from localcloud.identity.permissions import allowed
-from localcloud.identity.roles import exists, names
+from localcloud.identity.roles import exists
 from localcloud.secrets import api as secrets_api
 
-MOST_TITLE, MOST_DESCRIPTION = 100, 300  # bytes, characters; of a role
 MOST_TESTED = 100  # permissions in one request
 # What only roles of organizations may hold.
 ABOVE = ("resourcemanager.organizations.", "resourcemanager.folders.")
@@ -34,26 +30,17 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
     projects, secrets = "cloudresourcemanager.projects.", "secretmanager.projects.secrets."
     table: dict[str, Callable] = {
         f"{accounts}create": create_account,
-        f"{accounts}get": get_account,
-        f"{accounts}list": list_accounts,
         f"{accounts}delete": delete_account,
         f"{roles}create": create_role,
         f"{roles}get": get_role,
         f"{roles}patch": patch_role,
-        f"{roles}delete": delete_role,
         f"{projects}get": get_project,
-        "iam.permissions.queryTestablePermissions": testable_permissions,
     }
-    repositories = "artifactregistry.projects.locations.repositories."
     resource_of = {
         accounts: account_name,
         projects: project_name,
         secrets: secret_name,
-        repositories: repository_name,
     }
-    table["compute.subnetworks.testIamPermissions"] = functools.partial(
-        test_permissions, find=subnetwork_name
-    )
     for prefix, find in resource_of.items():
         table[f"{prefix}getIamPolicy"] = functools.partial(get_policy, find=find)
         table[f"{prefix}setIamPolicy"] = functools.partial(set_policy, find=find)
@@ -76,15 +63,6 @@ def account_name(cloud: Cloud, call: Call) -> str:
     return find_account(cloud, call, call.params["resource"])["name"]
 
 
-def subnetwork_name(cloud: Cloud, call: Call) -> str:
-    """Return the project of a subnetwork, which has no policy of its own here."""
-    project, region, name = (call.params[key] for key in ("project", "region", "resource"))
-    path = f"projects/{project}/regions/{region}/subnetworks/{name}"
-    if cloud.project_named(project) is None or name != "default":
-        raise ApiError(404, "notFound", f"The resource '{path}' was not found")
-    return f"projects/{project}"
-
-
 def project_name(cloud: Cloud, call: Call) -> str:
     return "projects/" + project_of(
         cloud, call, f"projects/{call.params['resource'].removeprefix('projects/')}"
@@ -93,10 +71,6 @@ def project_name(cloud: Cloud, call: Call) -> str:
 
 def secret_name(cloud: Cloud, call: Call) -> str:
     return secrets_api.find(cloud, cloud.by_id(call.params["resource"])).name
-
-
-def repository_name(cloud: Cloud, call: Call) -> str:
-    return artifacts_api.find(cloud, cloud.by_id(call.params["resource"]))["name"]
 
 
 async def get_policy(cloud: Cloud, call: Call, find: Callable) -> dict:
@@ -111,12 +85,8 @@ async def set_policy(cloud: Cloud, call: Call, find: Callable) -> dict:
     body = call.body or {}
     if not isinstance(body.get("policy"), dict):
         raise refused("Missing policy in the request.")
-    mask = [field for field in (body.get("updateMask") or "bindings,etag").split(",") if field]
-    if wrong := [field for field in mask if field not in ("bindings", "etag", "version")]:
-        raise refused(f"Invalid update mask: {wrong[0]}")
-    if "bindings" not in mask:
-        message = "The embedded cloud changes nothing of a policy but its bindings"
-        raise ApiError(501, "notImplemented", message)
+    if body.get("updateMask"):
+        raise ApiError(501, "notImplemented", "The embedded cloud has no updateMask of policies")
     return cloud.iam.set_policy(find(cloud, call), body["policy"])
 
 
@@ -170,24 +140,11 @@ async def create_account(cloud: Cloud, call: Call) -> dict:
         raise refused(
             f"Service account ID '{id}' must be 6 to 30 characters of [a-z]([-a-z0-9]*[a-z0-9])."
         )
-    for field, most in (("displayName", 100), ("description", 256)):
-        if len((fields.get(field) or "").encode()) > most:
-            raise refused(f"The {field} of a service account must be at most {most} bytes long.")
     if cloud.iam.account(f"{id}@{project}.iam.gserviceaccount.com"):
         message = f"Service account {id} already exists within project projects/{project}."
         raise ApiError(409, "alreadyExists", message)
     kept = {key: fields[key] for key in ("displayName", "description") if fields.get(key)}
     return cloud.iam.add_account(project, id, kept)
-
-
-async def get_account(cloud: Cloud, call: Call) -> dict:
-    return find_account(cloud, call, call.params["name"])
-
-
-async def list_accounts(cloud: Cloud, call: Call) -> dict:
-    project = project_of(cloud, call, call.params["name"])
-    own = [account for account in cloud.iam.accounts.values() if account["projectId"] == project]
-    return resources(call.params, "accounts", [cloud.iam.default_account(project), *own], 20)
 
 
 async def delete_account(cloud: Cloud, call: Call) -> dict:
@@ -223,10 +180,6 @@ def check_permissions(role: dict) -> None:
 
 def keep_role(cloud: Cloud, name: str, role: dict) -> dict:
     check_permissions(role)
-    if len((role.get("title") or "").encode()) > MOST_TITLE:
-        raise refused(f"The role title must be at most {MOST_TITLE} bytes long.")
-    if len(role.get("description") or "") > MOST_DESCRIPTION:
-        raise refused(f"The role description must have at most {MOST_DESCRIPTION} characters.")
     kept = {"name": name, **{key: role[key] for key in ROLE_FIELDS if role.get(key)}}
     if "includedPermissions" in kept:
         kept["includedPermissions"] = sorted(set(kept["includedPermissions"]))
@@ -234,17 +187,6 @@ def keep_role(cloud: Cloud, name: str, role: dict) -> dict:
     cloud.iam.roles[name] = kept
     cloud.iam.save()
     return kept
-
-
-async def testable_permissions(cloud: Cloud, call: Call) -> dict:
-    """What custom roles may hold of the served APIs; gcloud asks before it makes a role."""
-    body = call.body or {}
-    project_of(
-        cloud, call, "projects/" + (body.get("fullResourceName") or "").rpartition("/projects/")[2]
-    )
-    rows = [{"name": name, "stage": "GA"} for name in names()]
-    asked = {key: str(body[key]) for key in ("pageSize", "pageToken") if body.get(key)}
-    return resources(asked, "permissions", rows, 100)
 
 
 async def create_role(cloud: Cloud, call: Call) -> dict:
@@ -257,11 +199,6 @@ async def create_role(cloud: Cloud, call: Call) -> dict:
             "and periods."
         )
     name = f"projects/{project}/roles/{id}"
-    if cloud.iam.roles.get(name, {}).get("deleted"):
-        message = f"You can't create a role with role_id ({id}) where there is an existing role with that role_id in a "
-        raise ApiError(
-            400, "failedPrecondition", f"{message}deleted state.", code="FAILED_PRECONDITION"
-        )
     if name in cloud.iam.roles:
         raise ApiError(
             409, "alreadyExists", f"A role named {id} in projects/{project} already exists."
@@ -294,12 +231,3 @@ async def patch_role(cloud: Cloud, call: Call) -> dict:
         raise refused(f"Invalid update mask: {unknown[0]}")
     changed = {key: body.get(key) for key in mask or body if key in ROLE_FIELDS}
     return keep_role(cloud, role["name"], {**role, **changed})
-
-
-async def delete_role(cloud: Cloud, call: Call) -> dict[str, Any]:
-    role = find_role(cloud, call)
-    if is_stale(call.params.get("etag"), role["etag"]):
-        raise aborted("There were concurrent changes to the role.")
-    cloud.iam.roles[role["name"]] = {**role, "deleted": True}
-    cloud.iam.save()
-    return cloud.iam.roles[role["name"]]

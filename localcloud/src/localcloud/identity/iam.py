@@ -7,7 +7,7 @@ Policies of buckets lie with the buckets (storage.py). A policy names its member
 an account rewrites them, as on Google, to `deleted:serviceAccount:...?uid=...`, so that a new
 account of the same name inherits nothing.
 
-Bindings may have conditions (conditions.py): a policy with one is written as version 3, and read so.
+Not covered: conditions of bindings, Kubernetes accounts as members.
 
 The public halves of accounts' keys (keys.py) lie there, too.
 
@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Any
 
 from localcloud.errors import ApiError
-from localcloud.identity import conditions
 from localcloud.identity.roles import trouble
 from localcloud.identity.tokens import LAPTOP, write_private
 
@@ -41,48 +40,16 @@ CONVENIENCE = (
 )
 
 
-# The two ways to write a Kubernetes account of a project's clusters.
-WORKLOAD = re.compile(
-    r"serviceAccount:(?P<pool>[a-z0-9:.-]+\.svc\.id\.goog)\[(?P<namespace>[^/\]]+)/(?P<account>[^/\]]+)\]"
-)
-PRINCIPAL = re.compile(
-    r"principal://iam\.googleapis\.com/projects/\d+/locations/global/workloadIdentityPools/"
-    r"(?P<pool>[a-z0-9:.-]+\.svc\.id\.goog)/subject/ns/(?P<namespace>[^/]+)/sa/(?P<account>[^/]+)"
-)
 # Who is gone, as policies name them.
 DELETED = re.compile(r"deleted:(user|serviceAccount|group):[^?\s]+@[^?\s]+\?uid=[0-9]+")
-MOST_MEMBERS = 1500  # of all bindings of a policy, duplicates included
 BASIC = ("roles/owner", "roles/editor", "roles/viewer")
-PUBLIC = {"allUsers", "allAuthenticatedUsers"}
-
-
-def version_of(bindings: list[dict]) -> int:
-    """The version of a policy: 3 with conditions, else 1."""
-    return 3 if any(each.get("condition") for each in bindings) else 1
-
-
-def grant_of(binding: dict) -> str:
-    """What a binding gives, by its role and condition."""
-    return binding["role"] + json.dumps(binding.get("condition") or "", sort_keys=True)
 
 
 def shown(policy: dict, requested: int) -> dict:
-    """A policy as it is shown to who asked for a version of it.
-
-    Who asks for less than 3 sees bindings with conditions without them, under names that are no
-    roles: https://cloud.google.com/iam/docs/troubleshooting-withcond.
-    """
+    """A policy as it is shown to who asked for a version of it."""
     if requested not in (0, 1, 3):
         raise refused(f"Invalid requested policy version: {requested}. It must be 0, 1 or 3.")
-    if requested == 3 or policy["version"] < 3:
-        return policy
-    bindings = []
-    for each in policy["bindings"]:
-        if condition := each.get("condition"):
-            digest = hashlib.sha256(json.dumps(condition, sort_keys=True).encode()).hexdigest()[:20]
-            each = {"role": f"{each['role']}_withcond_{digest}", "members": each["members"]}
-        bindings.append(each)
-    return {**policy, "version": 1, "bindings": bindings}
+    return policy
 
 
 def refused(message: str) -> ApiError:
@@ -130,20 +97,11 @@ class Iam:
             state["roles"],
             state["policies"],
         )
-        self.pools: list[str] = state.get("pools", [])  # workload identity pools of projects
         self.keys: dict[str, dict] = state.get("keys", {})  # by their id
 
     def save(self) -> None:
         state = {"accounts": self.accounts, "roles": self.roles, "policies": self.policies}
-        write_private(self.path, {**state, "pools": self.pools, "keys": self.keys})
-
-    def add_pool(self, pool: str) -> None:
-        """Remember a workload identity pool, which Google makes with the first cluster that has
-        one.
-        """
-        if pool not in self.pools:
-            self.pools.append(pool)
-            self.save()
+        write_private(self.path, {**state, "keys": self.keys})
 
     # --- service accounts
 
@@ -204,7 +162,7 @@ class Iam:
         """Google's Policy."""
         bindings = self.bindings(resource)
         return {
-            "version": version_of(bindings),
+            "version": 1,
             "etag": tag([resource, bindings]),
             **({"bindings": bindings} if bindings else {}),
         }
@@ -241,11 +199,11 @@ class Iam:
 
     def note(self, resource: str, old: list[dict], new: list[dict]) -> None:
         """Remember when a policy gave what it did not give before."""
-        had = {(grant_of(each), member) for each in old for member in each["members"]}
+        had = {(each["role"], member) for each in old for member in each["members"]}
         for each in new:
             for member in each["members"]:
-                if (grant_of(each), member) not in had:
-                    self.granted[resource, grant_of(each), member] = time.monotonic()
+                if (each["role"], member) not in had:
+                    self.granted[resource, each["role"], member] = time.monotonic()
 
     def effective(self, resource: str, bindings: list[dict]) -> list[dict]:
         """What counts of a policy by now: grants take minutes on Google, here `grant_delay`
@@ -257,7 +215,7 @@ class Iam:
             return self.granted.get((resource, role, member), since) <= since
 
         return [
-            {**each, "members": [m for m in each["members"] if counts(grant_of(each), m)]}
+            {**each, "members": [m for m in each["members"] if counts(each["role"], m)]}
             for each in bindings
         ]
 
@@ -274,49 +232,22 @@ class Iam:
             raise refused(f"Invalid policy version: {policy['version']}")
         if policy.get("auditConfigs"):
             raise ApiError(501, "notImplemented", "The embedded cloud has no auditConfigs")
-        found: dict[tuple[str, str], dict] = {}
+        found: dict[str, dict] = {}
         for binding in policy.get("bindings") or []:
             role = binding.get("role") or ""
             self._check_role(resource, role)
-            condition = self._checked_condition(policy, binding)
-            key = (role, json.dumps(condition, sort_keys=True) if condition else "")
-            kept = found.setdefault(key, {"role": role, "members": []})
-            if condition:
-                kept["condition"] = condition
+            if binding.get("condition"):
+                raise ApiError(501, "notImplemented", "The embedded cloud has no conditions")
+            kept = found.setdefault(role, {"role": role, "members": []})
             for member in binding.get("members") or []:
                 self._check_member(resource, member)
                 if member not in kept["members"]:
                     kept["members"].append(member)
-        self._check_size(policy)
-        return [found[key] for key in sorted(found)]
-
-    def _check_size(self, policy: dict) -> None:
-        """Refuse bindings without members, and too many members."""
-        numbers = [len(each.get("members") or []) for each in policy.get("bindings") or []]
-        if 0 in numbers:
-            raise refused("Each of the bindings must contain at least one principal.")
-        if sum(numbers) > MOST_MEMBERS:
-            raise refused(
-                f"The number of members in the policy ({sum(numbers):,}) is larger than the maximum "
-                f"allowed size {MOST_MEMBERS:,}."
-            )
-
-    def _checked_condition(self, policy: dict, binding: dict) -> dict | None:
-        """The condition of a binding; raise Google's refusal of one that is not allowed there."""
-        condition = binding.get("condition")
-        if condition is None:
-            return None
-        if policy.get("version") != 3:
-            raise refused("Policies with conditional role bindings must specify version 3.")
-        if binding.get("role") in BASIC:
-            raise refused("Conditions can't be set on primitive roles.")
-        if PUBLIC & set(binding.get("members") or []):
-            raise refused("Conditions can't be set on bindings of allUsers.")
-        return conditions.check(condition)
+        return [found[role] for role in sorted(found)]
 
     def _check_role(self, resource: str, role: str) -> None:
         if role.startswith("projects/"):
-            kept = role in self.roles and not self.roles[role].get("deleted")
+            kept = role in self.roles
             if not kept or role.split("/")[1] != resource.split("/")[1]:
                 raise refused(f"Role ({role}) does not exist in the resource's hierarchy.")
             return
@@ -329,13 +260,6 @@ class Iam:
         if kind in ("allUsers", "allAuthenticatedUsers") and not name:
             if resource.count("/") == 1:
                 raise refused(f"Members of type {kind} cannot be in policies of projects.")
-        elif pool := workload_pool(member):
-            if pool not in self.pools:
-                raise refused(
-                    f"Identity Pool does not exist ({pool}). Please check that you specified a "
-                    "valid resource name as returned in the `name` attribute in the configuration "
-                    "API."
-                )
         elif kind == "serviceAccount":
             if not self.account(name):
                 raise refused(f"Service account {name} does not exist.")
@@ -356,20 +280,6 @@ def people(bindings: list[dict]) -> set[str]:
     """The owners of a project by its policy, without service accounts."""
     owners = {m for each in bindings if each["role"] == BASIC[0] for m in each["members"]}
     return {member for member in owners if member.startswith("user:")}
-
-
-def workload_pool(member: str) -> str:
-    """The pool of a member that is a Kubernetes account; "" of any other."""
-    found = WORKLOAD.fullmatch(member) or PRINCIPAL.fullmatch(member)
-    return found["pool"] if found else ""
-
-
-def principal_of(member: str) -> str:
-    """A member that is a Kubernetes account as tokens name it, POOL[NAMESPACE/ACCOUNT]; "" of any
-    other.
-    """
-    found = WORKLOAD.fullmatch(member) or PRINCIPAL.fullmatch(member)
-    return f"{found['pool']}[{found['namespace']}/{found['account']}]" if found else ""
 
 
 def without(bindings: list[dict], account: dict) -> list[dict]:

@@ -1,4 +1,4 @@
-"""Keys of service accounts: made, listed, deleted, and what is signed with them.
+"""Keys of service accounts: made, deleted, and what is signed with them.
 
 Google keeps the public half of a key, and gives the private one away once, in a file that its
 libraries load. Who has it signs a JSON Web Token (RFC 7519) with RS256, and exchanges that for an
@@ -30,8 +30,6 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
     """Return the handler of every method that is served, by method id."""
     table: dict[str, Callable] = {
         "create": create,
-        "list": list_keys,
-        "get": get,
         "delete": delete,
     }
     prefix = "iam.projects.serviceAccounts.keys."
@@ -99,26 +97,12 @@ def of_account(iam: Iam, email: str) -> list[dict]:
     return [each for each in iam.keys.values() if each["name"].split("/")[3] == email]
 
 
-async def list_keys(cloud: Cloud, call: Call) -> dict:
-    account = account_of(cloud, call.params["name"])
-    found = [shown(each) for each in of_account(cloud.iam, account["email"])]
-    return {"keys": found} if found else {}
-
-
-def find(cloud: Cloud, call: Call) -> dict:
+async def delete(cloud: Cloud, call: Call) -> dict:
     account, number = account_of(cloud, call.params["name"]), call.params["name"].split("/")[5]
     key = cloud.iam.keys.get(number)
     if key is None or key["name"].split("/")[3] != account["email"]:
         raise ApiError(404, "notFound", f"Service account key {number} does not exist.")
-    return key
-
-
-async def get(cloud: Cloud, call: Call) -> dict:
-    return shown(find(cloud, call))
-
-
-async def delete(cloud: Cloud, call: Call) -> dict:
-    del cloud.iam.keys[find(cloud, call)["name"].rpartition("/")[2]]
+    del cloud.iam.keys[number]
     cloud.iam.save()
     return {}
 

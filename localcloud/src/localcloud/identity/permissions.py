@@ -17,10 +17,8 @@ from __future__ import annotations
 
 from localcloud import schema
 from localcloud.call import Call, Cloud
-from localcloud.compute import networks
 from localcloud.errors import ApiError
-from localcloud.identity import conditions, services
-from localcloud.identity.iam import principal_of
+from localcloud.identity import services
 from localcloud.identity.roles import includes
 from localcloud.secrets import api as secrets_api
 from localcloud.storage.checks import policy_of
@@ -46,11 +44,9 @@ COMPUTE_VERBS = {
     "aggregatedList": "list",
     "wait": "get",
     "patch": "update",
-    "listUsable": "list",
 }
 COMPUTE_COLLECTIONS = {
     "regionInstances": "instances",
-    "regionInstanceTemplates": "instanceTemplates",
     "imageFamilyViews": "images",
 }
 CHANGES = ("create", "delete")  # verbs of subnetworks that change the network
@@ -62,16 +58,7 @@ def is_held(principal: str) -> bool:
     """Whether a principal needs permissions: it is an account that was created through IAM, or
     unknown.
     """
-    return (
-        principal == ANONYMOUS
-        or principal.endswith(".iam.gserviceaccount.com")
-        or is_pod(principal)
-    )
-
-
-def is_pod(principal: str) -> bool:
-    """Whether a principal is a Kubernetes account: POOL[NAMESPACE/ACCOUNT]."""
-    return ".svc.id.goog[" in principal
+    return principal == ANONYMOUS or principal.endswith(".iam.gserviceaccount.com")
 
 
 def is_public(cloud: Cloud, method: schema.Method, values: dict[str, str]) -> bool:
@@ -87,7 +74,7 @@ def check(cloud: Cloud, call: Call) -> None:
     """Raise Google's refusal unless the caller holds what a request needs."""
     if not is_held(call.principal) or call.method.endswith(FREE):
         return
-    is_account = call.principal != ANONYMOUS and not is_pod(call.principal)
+    is_account = call.principal != ANONYMOUS
     if is_account and call.principal not in cloud.iam.accounts:
         raise ApiError(401, "authError", f"Account has been deleted: {call.principal}")
     for permission, resource in needs(cloud, call):
@@ -105,7 +92,6 @@ def allowed(cloud: Cloud, principal: str, permission: str, resource: str) -> boo
         return True
     if resource.split("/")[1] not in cloud.projects:
         return False
-    asked = asked_about(cloud, resource)
     resource = resource.partition("/objects/")[0]
     project = "/".join(resource.split("/")[:2])
     found = cloud.iam.effective(project, cloud.iam.bindings(project))
@@ -116,30 +102,8 @@ def allowed(cloud: Cloud, principal: str, permission: str, resource: str) -> boo
     return any(
         is_member(cloud, principal, binding["members"])
         and grants(cloud, binding["role"], permission)
-        and conditions.holds(binding.get("condition"), asked)
         for binding in found
     )
-
-
-def asked_about(cloud: Cloud, resource: str) -> conditions.Asked:
-    """What conditions see of a resource: its name as each service writes it, and its type."""
-    parts = resource.split("/")
-    kind = parts[2] if len(parts) > 3 else ""
-    if kind == "buckets":
-        name = f"projects/_/{resource.split('/', 2)[2]}"
-        what = "Object" if "/objects/" in resource else "Bucket"
-        return conditions.Asked(name, f"storage.googleapis.com/{what}", "storage.googleapis.com")
-    if kind == "secrets":
-        number = cloud.projects[parts[1]]["number"]
-        service = "secretmanager.googleapis.com"
-        return conditions.Asked(
-            f"projects/{number}/secrets/{parts[3]}", f"{service}/Secret", service
-        )
-    if kind == "zones" and parts[4:5] == ["instances"]:
-        service = "compute.googleapis.com"
-        return conditions.Asked(resource, f"{service}/Instance", service)
-    service = "cloudresourcemanager.googleapis.com"
-    return conditions.Asked(resource, f"{service}/Project", service)
 
 
 def bucket_bindings(cloud: Cloud, resource: str) -> list[dict]:
@@ -171,8 +135,6 @@ def is_member(cloud: Cloud, principal: str, members: list[str]) -> bool:
         return ANONYMOUS in members
     if {f"serviceAccount:{principal}", *PUBLIC} & set(members):
         return True
-    if is_pod(principal):
-        return principal in map(principal_of, members)
     for member in members:
         kind, _, project = member.partition(":")
         if kind in ("projectOwner", "projectEditor", "projectViewer"):
@@ -185,8 +147,7 @@ def is_member(cloud: Cloud, principal: str, members: list[str]) -> bool:
 
 def grants(cloud: Cloud, role: str, permission: str) -> bool:
     if role.startswith("projects/"):
-        kept = cloud.iam.roles.get(role, {})
-        return permission in kept.get("includedPermissions", []) and not kept.get("deleted")
+        return permission in cloud.iam.roles.get(role, {}).get("includedPermissions", [])
     return includes(role, permission)
 
 
@@ -208,34 +169,18 @@ def needs(cloud: Cloud, call: Call) -> Needs:
         ]
     if service == "cloudresourcemanager":
         project = resource_of(cloud, f"projects/{services.project_in(call)}")
-        if rest.endswith("OrgPolicy"):
-            return [(f"orgpolicy.policy.{'get' if '.get' in rest else 'set'}", project)]
         return [(f"resourcemanager.{rest}", project)]
     collection, verb = rest.split(".")[-2:]
     if collection in ("operations", "permissions", "locations"):
         return []
     if service == "container":
         path = call.params.get("name") or call.params.get("parent", "")
-        word = "clusters" if collection == "nodePools" or verb == "getServerConfig" else collection
-        verb = {"list": "list", "get": "get", "create": "create", "delete": "delete"}.get(
-            verb, "update"
-        )
-        verb = "update" if collection == "nodePools" and verb in ("create", "delete") else verb
-        return [(f"container.{word}.{verb}", resource_of(cloud, path))]
+        verb = "update" if collection == "nodePools" else verb
+        return [(f"container.clusters.{verb}", resource_of(cloud, path))]
     name = secrets_api.resource_of(call)
     if service == "serviceusage":
         verb = {"batchEnable": "enable", "batchGet": "get"}.get(verb, verb)
     verb = "update" if verb == "patch" else verb
-    if service == "cloudbuild":
-        verb = "update" if verb == "cancel" else verb
-        found = cloud.iam.account(
-            ((call.body or {}).get("serviceAccount") or "").rpartition("/")[2]
-        )
-        acting = [("iam.serviceAccounts.actAs", found["name"])] if found else []
-        return [
-            (f"cloudbuild.builds.{verb}", resource_of(cloud, "/".join(name.split("/")[:2]))),
-            *acting,
-        ]
     if collection == "keys":
         collection = "serviceAccountKeys"
     if service == "monitoring":  # whose resources have no policies of their own
@@ -283,7 +228,7 @@ def storage_needs(cloud: Cloud, call: Call, method: str) -> Needs:
             on(source, each.get("name", ""), "storage.objects.get")
     else:
         on(source, key, permission)
-    if method == "objects.patch" or method == "objects.update":
+    if method == "objects.patch":
         on(source, key, "storage.objects.get")
     if "destinationObject" in params:
         target, name = params.get("destinationBucket") or source, params["destinationObject"]
@@ -327,11 +272,6 @@ def compute_needs(cloud: Cloud, call: Call) -> Needs:
         result.append(("compute.instanceGroups.delete", project))
     if call.method == "compute.disks.createSnapshot":
         result.append(("compute.snapshots.create", project))
-    if call.method == "compute.instances.addAccessConfig":
-        result.append(("compute.subnetworks.useExternalIp", project))
-        result += [("compute.addresses.use", project)] if body.get("natIP") else []
-    if call.method == "compute.instances.attachDisk":
-        result.append(("compute.disks.use", project))
     if collection == "instances" and verb == "create":
         result += instance_needs(cloud, project, body.get("instanceProperties") or body)
     if call.method == "compute.instances.setMetadata":
@@ -356,10 +296,9 @@ def instance_needs(cloud: Cloud, project: str, body: dict) -> Needs:
     }
     result = [(f"compute.{permission}", project) for permission, needed in wanted.items() if needed]
     for interface in interfaces:
-        owner = f"projects/{networks.owner(project.removeprefix('projects/'), interface)}"
-        result.append(("compute.subnetworks.use", owner))
+        result.append(("compute.subnetworks.use", project))
         if interface.get("accessConfigs"):
-            result.append(("compute.subnetworks.useExternalIp", owner))
+            result.append(("compute.subnetworks.useExternalIp", project))
     return result + [
         ("iam.serviceAccounts.actAs", account_resource(cloud, project, row)) for row in accounts
     ]
@@ -387,8 +326,7 @@ def denied(cloud: Cloud, call: Call, permission: str, resource: str) -> ApiError
             "account",
         )
     if service == "compute":
-        is_elsewhere = resource.split("/")[1] != call.params["project"]
-        path = resource if is_elsewhere else compute_path(call, permission)
+        path = compute_path(call, permission)
         message = f"Required '{permission}' permission for '{path}'"
     elif service == "storage":
         project_wide = permission in ("storage.buckets.create", "storage.buckets.list")

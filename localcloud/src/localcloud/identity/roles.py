@@ -42,10 +42,6 @@ PREDEFINED = {
     "roles/editor": "* !orgpolicy.policy.set !*.setIamPolicy !iam.roles.create !iam.roles.update !iam.roles.delete "
     f"!secretmanager.versions.access {BUCKETS}",
     "roles/viewer": f"*.get *.list *.getIamPolicy {CONSOLE} !storage.* storage.buckets.list",
-    "roles/cloudbuild.builds.builder": f"cloudbuild.builds.* {ARTIFACTS} "
-    f"artifactregistry.repositories.uploadArtifacts storage.objects.* {PROJECT}",
-    "roles/cloudbuild.builds.editor": f"cloudbuild.builds.* {PROJECT}",
-    "roles/cloudbuild.builds.viewer": f"cloudbuild.builds.get cloudbuild.builds.list {PROJECT}",
     "roles/compute.admin": f"compute.* {PROJECT}",
     "roles/compute.viewer": f"{LOOK} {CONSOLE} {PROJECT}",
     "roles/compute.instanceAdmin.v1": "compute.instances.* compute.disks.* compute.images.* compute.instanceGroups.* compute.snapshots.* "

@@ -4,8 +4,7 @@ A project starts with every API on that the embedded cloud serves. Changes are s
 projects.json.
 
 Not covered: what services need of each other, quotas, services of folders and organizations, and
-all but a name and a title of the services' configurations. An operation is done at the first look
-at it.
+all but a name and a title of the services' configurations.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from __future__ import annotations
 import functools
 import math
 import time
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,6 @@ from localcloud.errors import ApiError
 TITLES = {
     "artifactregistry": "Artifact Registry API",
     "cloudbilling": "Cloud Billing API",
-    "cloudbuild": "Cloud Build API",
     "cloudresourcemanager": "Cloud Resource Manager API",
     "compute": "Compute Engine API",
     "container": "Kubernetes Engine API",
@@ -49,11 +46,9 @@ ENABLED = (
     "serviceusage",
     "storage",
     "artifactregistry",
-    "cloudbuild",
     "monitoring",
     "storage-component",
 )
-KEPT_OPERATIONS = 50
 KIND = "type.googleapis.com/google.api.serviceusage.v1."
 
 
@@ -72,11 +67,9 @@ def titles() -> dict[str, str]:
 def handlers(cloud: Cloud) -> dict[str, Handler]:
     """Return the handler of every method that is served, by method id."""
     table = {
-        "services.get": get,
         "services.batchGet": batch_get,
         "services.enable": change,
         "services.disable": change,
-        "operations.get": get_operation,
     }
     return {
         f"serviceusage.{method}": functools.partial(handler, cloud)
@@ -187,11 +180,6 @@ def present(cloud: Cloud, project: str, service: str) -> dict:
     return {**shown, "config": {"name": host, "title": titles()[service]}}
 
 
-async def get(cloud: Cloud, call: Call) -> dict:
-    name = call.params["name"]
-    return present(cloud, named(cloud, call, name), check_known(name.split("/")[3]))
-
-
 async def batch_get(cloud: Cloud, call: Call) -> dict:
     project, names = named(cloud, call, call.params["parent"]), call.params.get("names") or []
     if not 1 <= len(names) <= 30:
@@ -211,30 +199,11 @@ async def change(cloud: Cloud, call: Call) -> dict:
     if not on and service not in enabled(cloud, project):
         message = f"The service {service}.googleapis.com is not enabled for {call.params['name']}."
         raise ApiError(400, "failedPrecondition", message, code="FAILED_PRECONDITION")
-    same = on == (service in enabled(cloud, project))
     turn(cloud, project, service, on)
     kind = "EnableServiceResponse" if on else "DisableServiceResponse"
-    return operation(
-        cloud, project, {"@type": KIND + kind, "service": present(cloud, project, service)}, same
-    )
+    return operation({"@type": KIND + kind, "service": present(cloud, project, service)})
 
 
-def operation(cloud: Cloud, project: str, response: dict[str, Any], same: bool) -> dict:
-    """An operation that has begun, or one that had nothing to do."""
-    if same:
-        return {"name": "operations/noop.DONE_OPERATION", "done": True, "response": response}
-    row = cloud.projects[project]
-    name = f"operations/acat.p2-{row['number']}-{uuid.uuid4()}"
-    row["operations"] = dict(
-        [*row.get("operations", {}).items(), (name, response)][-KEPT_OPERATIONS:]
-    )
-    cloud.save_projects()
-    return {"name": name}
-
-
-async def get_operation(cloud: Cloud, call: Call) -> dict:
-    name = call.params["name"]
-    for row in cloud.projects.values():
-        if name in row.get("operations", {}):
-            return {"name": name, "done": True, "response": row["operations"][name]}
-    raise ApiError(404, "notFound", f"Operation {name} not found.")
+def operation(response: dict[str, Any]) -> dict:
+    """An operation that is done."""
+    return {"name": "operations/noop.DONE_OPERATION", "done": True, "response": response}

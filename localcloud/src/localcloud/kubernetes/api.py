@@ -3,17 +3,15 @@
 A request passes: token, faults (as `kubernetes.<plural>.<verb>`), rights, then what it asks for.
 Streams are in streams.py, changes of objects in changes.py.
 
-Not covered: answers in protobuf, impersonation, who manages which field.
+Not covered: watches, other bodies than JSON, patches other than merge patches, who manages which field.
 """
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import json
 import logging
 import ssl
-import time
 from typing import Any
 
 from aiohttp import web
@@ -22,44 +20,23 @@ from localcloud import distance
 from localcloud.call import Cloud, suffer
 from localcloud.faults import Fault
 from localcloud.identity.tokens import Owner
-from localcloud.kubernetes import (
-    bodies,
-    certificates,
-    forward,
-    metrics,
-    patches,
-    paths,
-    queries,
-    rbac,
-    streams,
-    unreachable,
-)
-from localcloud.kubernetes.changes import (
-    check_names,
-    delete,
-    policy_of,
-    replace,
-)
+from localcloud.kubernetes import bodies, certificates, patches, paths, queries, rbac, streams
+from localcloud.kubernetes.changes import delete, replace
 from localcloud.kubernetes.kinds import (
     KINDS,
-    KUEUE,
     Kind,
     NoPage,
     Refusal,
     is_leaving,
     no_method,
     not_found,
-    set_condition,
-    stamp,
 )
 from localcloud.kubernetes.plane import Plane
-from localcloud.kubernetes.store import Selector
 from localcloud.kubernetes.tables import table
 
 log = logging.getLogger("localcloud")
 
 MAX_BODY = 3 << 20  # as of etcd behind a real one
-BOOKMARK = 10.0  # seconds between two bookmarks of a quiet watch
 BASES = ("/api/{group:v1}", "/apis/{group:[a-z0-9.-]+/v1(?:beta2)?}")
 REASONS = {
     429: "TooManyRequests",
@@ -68,18 +45,9 @@ REASONS = {
     503: "ServiceUnavailable",
     504: "Timeout",
 }
-STREAMS: dict[str, Any] = {
-    "log": streams.logs,
-    "exec": streams.execute,
-}
-STREAMS["portforward"] = forward.forward
-# how the kubelet calls them
-PATHS = {"log": "containerLogs", "exec": "exec", "portforward": "portForward"}
+STREAMS: dict[str, Any] = {"log": streams.logs, "exec": streams.execute}
 # Subresource -> what may be done with it.
-METHODS: dict[str, tuple[str, ...]] = {"log": ("GET",), "eviction": ("POST",), "token": ("POST",)}
-METHODS["status"] = ("GET", "PUT", "PATCH")
-METHODS |= dict.fromkeys(("exec", "portforward"), ("GET", "POST"))
-REVIEW = "SelfSubjectAccessReview"
+METHODS: dict[str, tuple[str, ...]] = {"log": ("GET",), "exec": ("GET", "POST")}
 REASONS |= {401: "Unauthorized", 403: "Forbidden", 404: "NotFound"}
 
 
@@ -100,14 +68,7 @@ async def listen(cloud: Cloud, plane: Plane) -> web.AppRunner:
 def make_app(cloud: Cloud, plane: Plane) -> web.Application:
     far = distance.middleware(cloud.link, cloud.tokens)
     app = web.Application(client_max_size=MAX_BODY, middlewares=[far])
-    reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-    table_of_routes: list[tuple[str, str, Any]] = [("POST", reviews, review)]
-    of_metrics = f"/apis/{metrics.API}"
-    for path in ("/{what:nodes|pods}", "/{what:nodes}/{of}", "/namespaces/{namespace}/{what:pods}"):
-        table_of_routes.append(("GET", of_metrics + path, measure))
-    table_of_routes.append(
-        ("GET", f"{of_metrics}/namespaces/{{namespace}}/{{what:pods}}/{{of}}", measure)
-    )
+    table_of_routes: list[tuple[str, str, Any]] = []
     for base in BASES:
         # A namespace itself is an object, too: /namespaces/x is `single` of the second kind.
         for middle in ("/namespaces/{namespace}", ""):
@@ -133,7 +94,7 @@ async def guarded(
     try:
         owner = None
         if "Authorization" in request.headers or request.path.strip("/") not in paths.OPEN:
-            owner = rbac.authenticate(cloud, plane, request.headers.get("Authorization", ""))
+            owner = rbac.authenticate(cloud, request.headers.get("Authorization", ""))
         fault = cloud.faults.take(method, request.path_qs)
         if fault and not fault.after_handler:
             await suffer(fault, request, injected)
@@ -179,44 +140,19 @@ def injected(fault: Fault) -> Refusal:
 
 def verb_of(request: web.Request) -> str:
     """The verb by which rights and faults know a request: list, watch, create, …, or a subresource."""
-    if "sub" in request.match_info:
-        return (
-            request.match_info["sub"]
-            if request.match_info["sub"] != "status"
-            else f"status.{request.method.lower()}"
-        )
-    return verb_of_resource(request)
+    return request.match_info.get("sub") or verb_of_resource(request)
 
 
 def verb_of_resource(request: web.Request) -> str:
     whole = "name" not in request.match_info
     if request.method == "GET":
-        watched = queries.is_true(request, "watch")
+        watched = request.query.get("watch", "false").lower() not in ("0", "false")
         return "watch" if watched and whole else "list" if whole else "get"
     if request.method == "DELETE":
         return "deletecollection" if whole else "delete"
     return {"POST": "create", "PUT": "update", "PATCH": "patch"}.get(
         request.method, request.method.lower()
     )
-
-
-async def measure(
-    cloud: Cloud, plane: Plane, request: web.Request, owner: Owner
-) -> web.StreamResponse:
-    match = request.match_info
-    kind, namespace, name = KINDS[match["what"]], match.get("namespace", ""), match.get("of", "")
-    verb = "get" if name else "list"
-    rbac.require(cloud, plane, owner, verb, kind.group, kind.plural, namespace, name)
-    labels = request.query.get("labelSelector", "")
-    return as_json(metrics.answer(plane, kind.plural, namespace, name, labels))
-
-
-async def review(
-    cloud: Cloud, plane: Plane, request: web.Request, owner: Owner
-) -> web.StreamResponse:
-    body = await body_of(request, REVIEW)
-    body = {"kind": REVIEW, "apiVersion": "authorization.k8s.io/v1", **body}
-    return as_json(rbac.review(cloud, plane, owner, body), status=201)
 
 
 def kind_of(cloud: Cloud, plane: Plane, request: web.Request, owner: Owner) -> Kind:
@@ -228,14 +164,13 @@ def kind_of(cloud: Cloud, plane: Plane, request: web.Request, owner: Owner) -> K
     if (
         kind is None
         or kind.api != match["group"]
-        or (kind.api == KUEUE and not plane.has_kueue)
         or (sub and sub not in kind.subresources)
         or not is_place_of(kind, match)
     ):
         about = [match.get(key, "") for key in ("namespace", "name", "sub")]
         group = match["group"].rpartition("/")[0]
         rbac.require(cloud, plane, owner, verb_of_resource(request), group, match["plural"], *about)
-        raise paths.nothing_at(plane, request.path.strip("/"))
+        raise paths.nothing_at(request.path.strip("/"))
     if request.method not in METHODS.get(sub or "", (request.method,)):
         raise no_method()
     return kind
@@ -246,12 +181,6 @@ def is_place_of(kind: Kind, match: Any) -> bool:
     if kind.namespaced:
         return "namespace" in match or "name" not in match
     return "namespace" not in match or kind.plural == "namespaces"
-
-
-async def body_of(request: web.Request, of: str) -> Any:
-    if "apply-patch" in request.content_type:
-        return bodies.parse_yaml(bodies.text_of(await request.read()), "error decoding YAML: ")
-    return await bodies.read(request, of)
 
 
 def wants_table(request: web.Request) -> bool:
@@ -273,9 +202,7 @@ def shown(
 
 async def create(plane: Plane, request: web.Request, kind: Kind, namespace: str) -> web.Response:
     flags = queries.flags(request)
-    body = await body_of(request, kind.name)
-    if name := request.match_info.get("name"):
-        check_names({"name": name, "namespace": namespace}, body.setdefault("metadata", {}))
+    body = await bodies.read(request, kind.name)
     made = plane.create(kind.plural, namespace, body, *flags)
     return shown(request, plane, kind, made, 201)
 
@@ -296,11 +223,8 @@ async def collection(
             raise no_method()
         return await create(plane, request, kind, namespace)
     chosen = queries.selector(request)
-    if verb == "watch":
-        return await watch(plane, request, kind, chosen)
     if verb != "list":
         raise no_method()
-    queries.version(request)
     found = [thing for thing in plane.store.shown[kind.plural].values() if chosen.fits(thing)]
     found, meta = queries.page(request, found, plane.store)
     if wants_table(request):
@@ -308,71 +232,6 @@ async def collection(
     return as_json(
         {"kind": f"{kind.name}List", "apiVersion": kind.api, "metadata": meta, "items": found}
     )
-
-
-async def watch(
-    plane: Plane, request: web.Request, kind: Kind, chosen: Selector
-) -> web.StreamResponse:
-    query, store = request.query, plane.store
-    version, initial = queries.version(request), query.get("sendInitialEvents") == "true"
-    seconds = queries.number(request, "timeoutSeconds") or 1800
-    response = web.StreamResponse(headers={"Content-Type": "application/json"})
-    response.enable_chunked_encoding()
-    await response.prepare(request)
-
-    async def send(event: str, thing: dict) -> None:
-        meta = {"resourceVersion": thing["metadata"].get("resourceVersion", "")}
-        is_as_it_is = event in ("BOOKMARK", "ERROR")
-        is_plain = is_as_it_is or not wants_table(request)
-        message = thing if is_plain else table(kind.plural, [thing], meta)
-        await response.write(json.dumps({"type": event, "object": message}).encode() + b"\n")
-
-    def bookmark(version: int, **meta: Any) -> dict:
-        return {
-            "kind": kind.name,
-            "apiVersion": kind.api,
-            "metadata": {"resourceVersion": str(version), **meta},
-        }
-
-    with streams.connection(plane, "watch", request):
-        if not version or initial:
-            version = store.version
-            for thing in list(store.shown[kind.plural].values()):
-                if chosen.fits(thing):
-                    await send("ADDED", thing)
-            if initial:
-                await send(
-                    "BOOKMARK", bookmark(version, annotations={"k8s.io/initial-events-end": "true"})
-                )
-        end = time.monotonic() + seconds
-        while time.monotonic() < end and not plane.closing:
-            changed = store.changed
-            try:
-                news = list(store.since(version))
-            except Refusal as refusal:
-                await send("ERROR", refusal.body)
-                break
-            for at, plural, event, thing, old in news:
-                version = at
-                # What no longer fits is DELETED for this watcher, what begins to fit is ADDED.
-                if plural == kind.plural and (chosen.fits(thing) or chosen.fits(old)):
-                    leaves, comes = not chosen.fits(thing), not chosen.fits(old)
-                    await send(
-                        "DELETED"
-                        if leaves
-                        else "ADDED"
-                        if comes and event == "MODIFIED"
-                        else event,
-                        thing,
-                    )
-            try:
-                await asyncio.wait_for(
-                    changed.wait(), min(BOOKMARK, max(0.01, end - time.monotonic()))
-                )
-            except asyncio.TimeoutError:
-                if query.get("allowWatchBookmarks") in ("true", "1"):
-                    await send("BOOKMARK", bookmark(version))
-    return response
 
 
 # --- single objects
@@ -386,21 +245,13 @@ async def single(
     namespace = match.get("namespace", "") if kind.namespaced else ""
     verb = verb_of_resource(request)
     rbac.require(cloud, plane, owner, verb, kind.group, kind.plural, namespace, name, sub)
-    if request.method == "PATCH":
-        patches.check_type(request.content_type)
     thing, options = plane.store.get(kind.plural, namespace, name), {}
     if request.method == "DELETE":
-        options = queries.deletion(request, await body_of(request, bodies.OPTIONS))
-        policy_of(options)
+        options = queries.deletion(request, await bodies.read(request, bodies.OPTIONS))
     if thing is None:
-        if request.method == "PATCH" and request.content_type == patches.APPLY:
-            return await create(plane, request, kind, namespace)
         raise not_found(kind, name)
     if sub in STREAMS:
-        unreachable.check(plane, thing, PATHS[sub])
         return await STREAMS[sub](plane, request, thing)
-    if sub in ("eviction", "token"):
-        return await special(plane, request, thing, sub)
     if request.method == "GET":
         return shown(request, plane, kind, plane.store.shown[kind.plural][namespace, name])
     if request.method == "DELETE":
@@ -412,70 +263,8 @@ async def single(
         details["uid"] = thing["metadata"]["uid"]
         done = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
         return as_json({**done, "details": details})
-    if request.method not in ("PUT", "PATCH"):
+    if request.method != "PATCH" or kind.plural != "pods":
         raise no_method()
-    return await change(plane, request, kind, thing, sub)
-
-
-async def change(
-    plane: Plane, request: web.Request, kind: Kind, thing: dict, sub: str
-) -> web.Response:
-    """Replace an object, or patch it."""
-    strict, dry = queries.flags(request)
-    if request.method == "PUT":
-        new = await body_of(request, kind.name)
-    else:
-        new = await patch(plane, request, kind, thing, strict)
-    made = replace(plane, kind, thing, new, sub, strict, dry)
+    strict, _ = queries.flags(request)
+    made = replace(plane, thing, await patches.patched(request, thing), strict)
     return shown(request, plane, kind, made)
-
-
-async def patch(plane: Plane, request: web.Request, kind: Kind, thing: dict, strict: bool) -> dict:
-    """The object that a patch makes of another."""
-    text, content = bodies.text_of(await request.read()), request.content_type
-    if content == patches.APPLY:
-        patches.check_version(kind, patches.read(content, text))
-    new = patches.patched(thing, content, text)
-    patches.check_fit(kind, new, strict)
-    return new
-
-
-async def special(plane: Plane, request: web.Request, thing: dict, sub: str) -> web.Response:
-    """Evict a pod as `kubectl drain` does; a token for a service account."""
-    meta = thing["metadata"]
-    if sub == "token":
-        body = await body_of(request, "TokenRequest")
-        seconds = (body.get("spec") or {}).get("expirationSeconds") or 3600
-        token = plane.mint(meta["namespace"], meta["name"], seconds)
-        status = {"token": token, "expirationTimestamp": stamp(time.time() + seconds)}
-        made = {
-            "kind": "TokenRequest",
-            "apiVersion": "authentication.k8s.io/v1",
-            **body,
-            "metadata": {
-                **{"name": meta["name"], "namespace": meta["namespace"]},
-                "creationTimestamp": stamp(),
-            },
-            "spec": {
-                "boundObjectRef": None,
-                **(body.get("spec") or {}),
-                "expirationSeconds": seconds,
-            },
-            "status": status,
-        }
-        return as_json(made, status=201)
-    body = await body_of(request, "Eviction")
-    if (body.get("metadata") or {}).get("name") != meta["name"]:
-        message = "name in URL does not match name in Eviction object"
-        raise Refusal(400, "BadRequest", message)
-    options = body.get("deleteOptions") or {}
-    done = as_json(
-        {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}, status=201
-    )
-    if options.get("dryRun") or request.query.get("dryRun"):
-        return done
-    message = "Eviction API: evicting"
-    set_condition(thing["status"], "DisruptionTarget", "True", "EvictionByEvictionAPI", message)
-    plane.store.put("pods", thing)
-    plane.delete("pods", thing, grace=options.get("gracePeriodSeconds"))
-    return done

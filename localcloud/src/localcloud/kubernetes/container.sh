@@ -2,30 +2,14 @@
 # One container: boot.sh's root file system, then the container's command in a pid namespace of its own.
 #
 #   container.sh overlay|bind FOLDER IMAGE HOSTNAME WORKDIR own|shared CAPABILITIES [--user] BIND... -- COMMAND...
-#   container.sh image FOLDER ROOT HOSTNAME WORKDIR own|shared CAPABILITIES [--user] PYTHON -- COMMAND...
 #
-# CAPABILITIES are what its root may do, in the words of setpriv. With `image` its root is that of an unpacked image, which
-# the command alone changes, for itself.
+# CAPABILITIES are what its root may do, in the words of setpriv.
 # FOLDER/mounts has a line `SOURCE TARGET ro|rw` for each volume; SOURCE `tmpfs` makes one of memory. What it prints is
 # the container's log. Its exit code is written to FOLDER/exit, even if the server has ended. With `own` the command is
 # process 1, so that it ignores SIGTERM unless it handles it; with `shared` (shareProcessNamespace) process 1 is one that
 # reaps, as Kubernetes' pause.
 
 set -u
-
-build_image_root() {
-    local name overlay_options=""
-    [[ $(</proc/self/uid_map) =~ 4294967295 ]] || overlay_options=,userxattr
-    new=$folder/rootfs
-    mkdir -p image/upper image/work
-    mount -t overlay overlay -o "lowerdir=$image,upperdir=image/upper,workdir=image/work$overlay_options" "$new"
-    mkdir -p "$new"/{proc,sys,dev,tmp,etc,root}
-    for name in hosts hostname resolv.conf; do
-        rm -f "$new/etc/$name" # it may be a link to somewhere else
-        cp "upper/etc/$name" "$new/etc/$name"
-    done
-    mount_kernel
-}
 
 inside() {
     mode=$1 folder=$2 image=$3 machine_name=$4 workdir=$5 namespace=$6 capabilities=$7
@@ -38,7 +22,7 @@ inside() {
     source "$(dirname "${BASH_SOURCE[0]}")/../machines/boot.sh"
     read -r -a stat </proc/self/stat
     cd "$folder"
-    if [[ $mode == image ]]; then build_image_root; else build_root "${binds[@]}"; fi
+    build_root "${binds[@]}"
     while read -r source target access; do
         target=${target/#\/var\/run\//\/run\/} # an absolute link there: it would lead out of the new root
         if [[ $source == tmpfs ]]; then
@@ -53,9 +37,6 @@ inside() {
     # Who it is, it says once its root is its own: a command that enters it earlier finds another one.
     local up who="${stat[0]} ${stat[21]}"
     exec {up}>"$folder/init.pid"
-    # The image may have no program that this takes.
-    [[ $mode != image ]] || exec "${binds[0]}" -I -S "$(dirname "${BASH_SOURCE[0]}")/enter.py" \
-        "$up" "$who" "$new" "$workdir" "$namespace" "$capabilities" "$@"
     enter_root
     echo "$who" >&$up
     exec {up}>&-

@@ -1,10 +1,9 @@
 """Containers of pods as sandboxes, as machines are: how one is started, found again and
 ended.
 
-A container whose image is in the cloud's registry has the files of that image. Any other sees this
-host's programs, as machines do: its image is a name, which may be one that cannot be pulled. Its
-processes share the host's network; the pod has an address of its own, and the metadata server of
-its node or one of its own (workload_identity.py). A container without a command, of which the image names none either, sleeps.
+Containers see this host's programs, as machines do: an image is a name, which may be one that cannot be
+pulled. Their processes share the host's network; the pod has an address of its own, and the metadata server
+of its node. A container without a command sleeps.
 """
 
 from __future__ import annotations
@@ -14,20 +13,16 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from localcloud.artifacts.store import Unpacked
-from localcloud.compute import tpus as chips
 from localcloud.compute.state import Instance
-from localcloud.kubernetes import tpus, volumes
+from localcloud.kubernetes import volumes
 from localcloud.kubernetes.kinds import stamp
 from localcloud.kubernetes.plane import Plane
 from localcloud.kubernetes.running import Running
 from localcloud.machines import processes, sandbox
 
-IMAGE = "image"  # how container.sh makes the root of a container whose image is there
 SCRIPT = Path(__file__).with_name("container.sh")
 # images with an empty /root
 PLAIN = re.compile(r"(.*/)?(debian|ubuntu|python|busybox|alpine|nginx)([:@].*)?")
@@ -88,14 +83,8 @@ class Launch:
     capabilities: str
 
 
-def decide(
-    plane_port: int, pod: dict, container: dict, about: dict, usual: dict, env: dict
-) -> Launch:
-    """Return how to start a container.
-
-    `about` is the configuration of its image, `usual` what every container here inherits, and `env`
-    what the pod says.
-    """
+def decide(plane_port: int, pod: dict, container: dict, usual: dict, env: dict) -> Launch:
+    """Return how to start a container, by what every container here inherits and what the pod says."""
     hostname = hostname_of(pod)
     whole = {
         **usual,
@@ -104,14 +93,14 @@ def decide(
         "KUBERNETES_SERVICE_HOST": "127.0.0.1",
         "KUBERNETES_SERVICE_PORT": str(plane_port),
         "KUBERNETES_SERVICE_PORT_HTTPS": str(plane_port),
-        **dict(line.split("=", 1) for line in about.get("Env") or []),
         **env,
     }
-    words = [volumes.expand(word, whole) for word in command_of(container, about)]
+    command = [*(container.get("command") or []), *(container.get("args") or [])]
+    words = [volumes.expand(word, whole) for word in command]
     return Launch(
         words or ["sleep", "infinity"],
         whole,
-        container.get("workingDir") or about.get("WorkingDir") or "/",
+        container.get("workingDir") or "/",
         hostname,
         bool(pod["spec"].get("shareProcessNamespace")),
         capabilities(container),
@@ -122,35 +111,11 @@ def hostname_of(pod: dict) -> str:
     return (pod["spec"].get("hostname") or pod["metadata"]["name"])[:63]
 
 
-def inherited(machine: sandbox.Machine, unpacked: Unpacked | None) -> dict[str, str]:
-    """Return what a container inherits from outside; one with an image's files, no path of ours."""
-    usual = sandbox.environment(machine)
-    kept = {key: value for key, value in usual.items() if key not in ("TERM", "LANG")}
-    if unpacked is None:
-        return kept
-    return {key: value for key, value in kept.items() if key == "PATH" or value[:1] != "/"}
-
-
-def chips_on(node: Instance | None, pod: dict, container: dict) -> dict[str, str]:
-    """The variables by which programs take the CPU for the TPUs that a container asked for."""
-    if node is None or not tpus.chips_in(container):
-        return {}
-    machine = node.resource["machineType"].rpartition("/")[2]
-    return chips.in_pod(machine, pod["metadata"]["labels"].get("job-name", ""))
-
-
 async def root_image(plane: Plane, name: str) -> Path | None:
     """Return the folder of the prepared `/root`, for images that have it; it may still be made."""
     if PLAIN.fullmatch(name) or plane.compute.image is None:
         return None
     return await asyncio.shield(plane.compute.image)
-
-
-def metadata_address(plane: Plane, pod: dict, node: Instance | None) -> str:
-    """Where a pod's metadata server is: at its own address, or its node's."""
-    if pod["status"]["podIP"] in plane.compute.own_servers:
-        return pod["status"]["podIP"]
-    return node.address if node else ""
 
 
 async def start(
@@ -162,8 +127,7 @@ async def start(
     mounts: list[tuple[str, str, str]],
 ) -> Running:
     node, there = node_instance(plane, pod), plane.compute.sandbox
-    unpacked = plane.unpacked.get(container["image"])
-    image = None if unpacked else await root_image(plane, container["image"])
+    image = await root_image(plane, container["image"])
     machine = sandbox.Machine(
         folder,
         hostname_of(pod),
@@ -171,12 +135,12 @@ async def start(
         plane.compute.metadata_port,
         image,
         None,
-        metadata_address=metadata_address(plane, pod, node),
+        metadata_address=node.address if node else "",
     )
-    about = unpacked.config if unpacked else {}
-    usual = {**inherited(machine, unpacked), **chips_on(node, pod, container)}
-    launch = decide(plane.port, pod, container, about, usual, env)
-    command = command_line(launch, there, folder, image, unpacked)
+    outer = sandbox.environment(machine)
+    usual = {key: value for key, value in outer.items() if key not in ("TERM", "LANG")}
+    launch = decide(plane.port, pod, container, usual, env)
+    command = command_line(launch, there, folder, image)
     await asyncio.to_thread(prepare_folder, machine, there, mounts)
     process = await asyncio.to_thread(spawn, command, launch, folder)
     while not processes.is_up(folder) and process.poll() is None:
@@ -193,32 +157,23 @@ async def start(
 
 
 def command_line(
-    launch: Launch,
-    there: sandbox.Sandbox,
-    folder: Path,
-    image: Path | None,
-    unpacked: Unpacked | None,
+    launch: Launch, there: sandbox.Sandbox, folder: Path, image: Path | None
 ) -> list[str]:
     """Return the command that makes the container's root and runs the container in it."""
-    if unpacked:
-        mode, below, python = IMAGE, unpacked.root, [sys.executable]
-    else:
-        mode, below = there.files, image or folder / "empty"
-        python = [str(each) for each in sandbox.python_folders()]
     processes_of = "shared" if launch.shared else "own"
     user = ["--user"] if there.user else []
     return [
         "bash",
         str(SCRIPT),
-        mode,
+        there.files,
         str(folder),
-        str(below),
+        str(image or folder / "empty"),
         launch.hostname,
         launch.workdir,
         processes_of,
         launch.capabilities,
         *user,
-        *python,
+        *map(str, sandbox.python_folders()),
         "--",
         *launch.words,
     ]
@@ -232,7 +187,6 @@ def prepare_folder(
     if (folder / "log").exists():
         (folder / "log").replace(folder / "log.previous")
     (folder / "exit").unlink(missing_ok=True)
-    sandbox.remove(folder / "image")  # each container begins with its image
     sandbox.prepare_folder(machine, there)
     (folder / "mounts").write_text("".join(f"{' '.join(mount)}\n" for mount in mounts))
 
@@ -249,13 +203,6 @@ def spawn(command: list[str], launch: Launch, folder: Path) -> subprocess.Popen:
             umask=0o022,
             start_new_session=True,
         )
-
-
-def command_of(container: dict, image: dict) -> list[str]:
-    """What a container runs: its own words, or those of its image."""
-    command = container.get("command") or image.get("Entrypoint") or []
-    others = container.get("args") or (image.get("Cmd") if not container.get("command") else [])
-    return [*command, *(others or [])]
 
 
 def not_started(running: Running, code: int) -> str:

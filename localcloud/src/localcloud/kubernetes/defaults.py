@@ -10,7 +10,6 @@ import base64
 TRACKING = "batch.kubernetes.io/job-tracking"  # finalizer of a job's pods, until they are counted
 INDEX = "batch.kubernetes.io/job-completion-index"
 GPU = "nvidia.com/gpu"
-TPU = "google.com/tpu"
 POD = {
     "restartPolicy": "Always",
     "terminationGracePeriodSeconds": 30,
@@ -20,8 +19,6 @@ POD = {
     "enableServiceLinks": True,
 }
 CONTAINER = {"terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File"}
-PROBE = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
-PACE = {"maxUnavailable": "25%", "maxSurge": "25%"}  # of deployments
 
 
 def fill(plural: str, body: dict) -> None:
@@ -31,14 +28,6 @@ def fill(plural: str, body: dict) -> None:
         fill_new_pod(body)
     elif plural == "jobs":
         fill_job(body)
-    elif plural in ("deployments", "replicasets"):
-        body["status"] = {}
-    elif plural == "services":
-        body["status"] = {"loadBalancer": {}}
-    elif plural in ("localqueues", "clusterqueues", "workloads"):
-        body["status"] = {}
-        if plural != "workloads":
-            body["spec"].setdefault("stopPolicy", "None")
     elif plural == "namespaces":
         body.setdefault("spec", {"finalizers": ["kubernetes"]})
         body["status"] = {"phase": "Active"}
@@ -51,21 +40,8 @@ def complete(plural: str, body: dict) -> None:
     """What an object lacks, be it made or changed."""
     if plural == "pods":
         fill_pod(body["spec"])
-    elif plural in ("jobs", "deployments", "replicasets"):
+    elif plural == "jobs":
         fill_pod(body["spec"]["template"]["spec"])
-    if plural in ("deployments", "replicasets"):
-        body["spec"].setdefault("replicas", 1)
-    if plural == "deployments":
-        strategy = body["spec"].setdefault("strategy", {})
-        if strategy.setdefault("type", "RollingUpdate") == "RollingUpdate":
-            strategy["rollingUpdate"] = {**PACE, **(strategy.get("rollingUpdate") or {})}
-    elif plural == "services":
-        spec = body.setdefault("spec", {})
-        spec.setdefault("type", "ClusterIP")
-        spec.setdefault("sessionAffinity", "None")
-        for port in spec.get("ports") or []:
-            port.setdefault("protocol", "TCP")
-            port.setdefault("targetPort", port.get("port"))
     elif plural == "secrets":
         body.setdefault("type", "Opaque")
         for key, text in (body.pop("stringData", None) or {}).items():
@@ -75,12 +51,7 @@ def complete(plural: str, body: dict) -> None:
 def fill_pod(spec: dict) -> None:
     for key, value in POD.items():
         spec.setdefault(key, value)
-    spec["serviceAccountName"] = (
-        spec.get("serviceAccountName") or spec.get("serviceAccount") or "default"
-    )
-    spec["serviceAccount"] = spec["serviceAccountName"]
-    kinds = ("containers", "initContainers")
-    for container in [each for kind in kinds for each in spec.get(kind) or []]:
+    for container in spec["containers"]:
         tag = container["image"].partition("@")[0].rpartition("/")[2].partition(":")[2]
         container.setdefault(
             "imagePullPolicy", "Always" if tag in ("", "latest") else "IfNotPresent"
@@ -90,9 +61,6 @@ def fill_pod(spec: dict) -> None:
             resources.setdefault("requests", {}).setdefault(name, amount)
         for key, value in CONTAINER.items():
             container.setdefault(key, value)
-        if probe := container.get("readinessProbe"):
-            for key, number in PROBE.items():
-                probe[key] = probe.get(key) or number
     for volume in spec.get("volumes") or []:
         for source in ("secret", "configMap", "downwardAPI", "projected"):
             if isinstance(volume.get(source), dict):
@@ -115,12 +83,11 @@ def fill_new_pod(body: dict) -> None:
                 "tolerationSeconds": 300,
             }
             tolerations.append(row)
-    # ExtendedResourceToleration: who asks for GPUs or TPUs may go where they are.
+    # ExtendedResourceToleration: who asks for GPUs may go where they are.
     wanted = [(each.get("resources") or {}).get("requests") or {} for each in spec["containers"]]
-    for chip in (GPU, TPU):
-        is_there = any(each.get("key") == chip for each in tolerations)
-        if any(int(each.get(chip, 0)) for each in wanted) and not is_there:
-            tolerations.append({"key": chip, "operator": "Exists"})
+    is_there = any(each.get("key") == GPU for each in tolerations)
+    if any(int(each.get(GPU, 0)) for each in wanted) and not is_there:
+        tolerations.append({"key": GPU, "operator": "Exists"})
     body["status"] = {"phase": "Pending", "qosClass": quality_of(spec)}
 
 

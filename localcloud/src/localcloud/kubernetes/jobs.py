@@ -136,17 +136,12 @@ class Decision:
 
     over: tuple[str, str, str] | None = None  # the final condition, its reason, its message
     surplus: list[dict] = field(default_factory=list)  # pods to delete
-    # indexes of pods to make; None: their job has no indexes
-    missing: list[int | None] = field(default_factory=list)
+    # indexes of pods to make
+    missing: list[int] = field(default_factory=list)
 
 
 def sync(plane: Plane, job: dict) -> None:
     """Count pods that ended, decide whether the job is finished, and create or delete pods."""
-    if job["spec"].get("suspend"):
-        suspend(plane, job)
-        return
-    if condition(job, "Suspended"):
-        resume(plane, job)
     job["status"].setdefault("startTime", stamp())
     verdict = count(plane, job)
     seen = observe(plane, job)
@@ -160,16 +155,6 @@ def sync(plane: Plane, job: dict) -> None:
         make_pod(plane, job, index)
     show(job, observe(plane, job))
     plane.store.put("jobs", job)
-
-
-def resume(plane: Plane, job: dict) -> None:
-    status = job["status"]
-    row = next(row for row in status["conditions"] if row["type"] == "Suspended")
-    row.update(
-        status="False", reason="JobResumed", message="Job resumed", lastTransitionTime=stamp()
-    )
-    status.pop("startTime", None)
-    plane.event(job, "Resumed", "Job resumed", by="job-controller")
 
 
 def observe(plane: Plane, job: dict) -> Observed:
@@ -203,30 +188,6 @@ def show(job: dict, seen: Observed) -> None:
     status["ready"] = seen.ready
     status["terminating"] = len(seen.leaving)
     status["uncountedTerminatedPods"] = {}
-
-
-def suspend(plane: Plane, job: dict) -> None:
-    count(plane, job)
-    for pod in pods_of(plane, job):
-        if not is_over(pod) and not is_leaving(pod):
-            remove(plane, job, pod)
-    if not condition(job, "Suspended"):
-        rows = job["status"].setdefault("conditions", [])
-        rows[:] = [row for row in rows if row["type"] != "Suspended"]
-        times = {"lastProbeTime": stamp(), "lastTransitionTime": stamp()}
-        rows.append(
-            {
-                "type": "Suspended",
-                "status": "True",
-                "reason": "JobSuspended",
-                "message": "Job suspended",
-                **times,
-            }
-        )
-        job["status"].pop("startTime", None)
-        job["status"].pop("active", None)
-        plane.event(job, "Suspended", "Job suspended", by="job-controller")
-    plane.store.put("jobs", job)
 
 
 def count(plane: Plane, job: dict) -> tuple[str, str, str] | None:
@@ -264,10 +225,7 @@ def action_for(job: dict, pod: dict) -> tuple[str, str]:
     status = pod["status"]
     ended = {
         row["name"]: row["state"]["terminated"]["exitCode"]
-        for row in [
-            *(status.get("containerStatuses") or []),
-            *(status.get("initContainerStatuses") or []),
-        ]
+        for row in status.get("containerStatuses") or []
         if "terminated" in row["state"]
     }
     name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
@@ -359,25 +317,13 @@ def waits(seconds: float, memory: dict, now: float) -> bool:
     return bool(memory["failures"]) and now < memory["at"] + wait
 
 
-def missing(job: dict, live: list[dict]) -> list[int | None]:
-    """Return the indexes of the pods that a job lacks; None where it has no indexes."""
+def missing(job: dict, live: list[dict]) -> list[int]:
+    """Return the indexes of the pods that a job lacks."""
     spec, status = job["spec"], job["status"]
     room = spec["parallelism"] - len(live)
-    if spec["completionMode"] != "Indexed":
-        return [None] * min(room, pods_left(spec, status, len(live)))
     taken = {index_of(pod) for pod in live} | numbers(status.get("completedIndexes", ""))
     free = [index for index in range(spec["completions"]) if index not in taken]
     return [*free[: max(0, room)]]
-
-
-def pods_left(spec: dict, status: dict, live: int) -> int:
-    """Return how many more pods a job without indexes needs."""
-    succeeded = status.get("succeeded", 0)
-    if spec.get("completions") is not None:
-        return spec["completions"] - succeeded - live
-    if succeeded:  # without completions, one success is enough
-        return 0
-    return spec["parallelism"]
 
 
 def make_pod(plane: Plane, job: dict, index: int | None) -> None:

@@ -15,12 +15,7 @@ class Kind:
     namespaced: bool = True
     short: tuple[str, ...] = ()
     subresources: tuple[str, ...] = field(default=())
-    in_all: bool = False  # `kubectl get all` shows it
     counted: bool = False  # its metadata tell how often what it is to be was changed
-
-    @property
-    def version(self) -> str:
-        return self.api.rpartition("/")[2]
 
     @property
     def group(self) -> str:
@@ -32,73 +27,16 @@ class Kind:
         return f"{self.plural}.{self.group}".rstrip(".")
 
 
-KUEUE = "kueue.x-k8s.io/v1beta2"  # of clusters that have Kueue
-RBAC = "rbac.authorization.k8s.io/v1"
 ALL = (
-    Kind(
-        "pods",
-        "v1",
-        "Pod",
-        True,
-        ("po",),
-        ("log", "exec", "portforward", "status", "eviction"),
-        True,
-        counted=True,
-    ),
-    Kind("services", "v1", "Service", True, ("svc",), ("status",), True),
+    Kind("pods", "v1", "Pod", True, ("po",), ("log", "exec"), counted=True),
     Kind("secrets", "v1", "Secret"),
     Kind("configmaps", "v1", "ConfigMap", True, ("cm",)),
-    Kind(
-        "namespaces",
-        "v1",
-        "Namespace",
-        False,
-        ("ns",),
-        ("status",),
-    ),
-    Kind("nodes", "v1", "Node", False, ("no",), ("status",)),
+    Kind("namespaces", "v1", "Namespace", False, ("ns",)),
+    Kind("nodes", "v1", "Node", False, ("no",)),
     Kind("events", "v1", "Event", True, ("ev",)),
-    Kind("serviceaccounts", "v1", "ServiceAccount", True, ("sa",), ("token",)),
-    Kind("resourcequotas", "v1", "ResourceQuota", True, ("quota",)),
-    Kind("jobs", "batch/v1", "Job", True, (), ("status",), True, counted=True),
-    Kind(
-        "deployments",
-        "apps/v1",
-        "Deployment",
-        True,
-        ("deploy",),
-        ("status",),
-        True,
-        counted=True,
-    ),
-    Kind("replicasets", "apps/v1", "ReplicaSet", True, ("rs",), ("status",), True, counted=True),
-    Kind("roles", RBAC, "Role"),
-    Kind("rolebindings", RBAC, "RoleBinding"),
-    Kind("clusterroles", RBAC, "ClusterRole", False),
-    Kind("clusterrolebindings", RBAC, "ClusterRoleBinding", False),
-    Kind(
-        "localqueues",
-        KUEUE,
-        "LocalQueue",
-        True,
-        ("queue", "queues", "lq"),
-        ("status",),
-        counted=True,
-    ),
-    Kind("clusterqueues", KUEUE, "ClusterQueue", False, ("cq",), ("status",), counted=True),
-    Kind(
-        "resourceflavors", KUEUE, "ResourceFlavor", False, ("flavor", "flavors", "rf"), counted=True
-    ),
-    Kind("workloads", KUEUE, "Workload", True, ("kwl", "kueueworkload"), ("status",), counted=True),
+    Kind("jobs", "batch/v1", "Job", counted=True),
 )
 KINDS = {kind.plural: kind for kind in ALL}
-GROUPS = (
-    "batch",
-    "apps",
-    "policy",
-    "rbac.authorization.k8s.io",
-    "authorization.k8s.io",
-)
 FINAL = ("Succeeded", "Failed")
 
 

@@ -4,8 +4,8 @@ containers.py.
     pods/<uid>/volumes/       the pod's volumes
     pods/<uid>/<container>/   a container, as a machine's folder; log, log.previous, mounts, exit
 
-Not covered: probes but for readiness, lifecycle hooks, users other than root, limits of memory and
-processors, probes of sidecars, ephemeral containers, other images for pods that run.
+Not covered: restarts, probes, lifecycle hooks, init containers, users other than root, limits of memory and
+processors, images of a registry.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from localcloud.artifacts.store import NotPulled
-from localcloud.kubernetes import containers, probes, volumes
+from localcloud.kubernetes import containers, volumes
 from localcloud.kubernetes.kinds import condition, is_leaving, is_over, set_condition, stamp
 from localcloud.kubernetes.plane import Plane
-from localcloud.kubernetes.running import Running, note
+from localcloud.kubernetes.running import Running
 from localcloud.machines import processes, sandbox
 
 IMAGE_NAME = re.compile(r"[a-z0-9]+([._/:-]+[a-zA-Z0-9]+)*(@sha256:[0-9a-f]{64})?")
@@ -46,7 +45,6 @@ def take_up(plane: Plane) -> None:
             pod["spec"].get("nodeName")
             and uid not in plane.kept
             and not is_over(pod)
-            and not plane.is_silent(pod)
             and not plane.closing
         ):
             plane.kept[uid] = plane.in_background(keep(plane, pod))
@@ -78,84 +76,23 @@ async def live(plane: Plane, pod: dict) -> None:
             hostIPs=[{"ip": host}],
             startTime=stamp(),
         )
-    for kind, rows in (
-        ("initContainerStatuses", spec.get("initContainers")),
-        ("containerStatuses", spec["containers"]),
-    ):
-        if rows and kind not in status:
-            reason = (
-                "PodInitializing"
-                if spec.get("initContainers") and kind == "containerStatuses"
-                else "ContainerCreating"
-            )
-            status[kind] = [waiting(row, reason) for row in rows]
-    if plane.open_metadata:
-        await plane.open_metadata(pod)
+    if "containerStatuses" not in status:
+        status["containerStatuses"] = [
+            waiting(row, "ContainerCreating") for row in spec["containers"]
+        ]
     set_condition(status, "PodReadyToStartContainers", "True")
     set_ready(status)
     plane.store.put("pods", pod)
     limit = plane.in_background(end_in_time(plane, pod))
-    over, sidecars = asyncio.Event(), []
     try:
-        for number, container in enumerate(spec.get("initContainers") or []):
-            if is_sidecar(container):
-                sidecars.append(plane.in_background(run_beside(plane, pod, number, over)))
-                while not status["initContainerStatuses"][number]["started"]:
-                    if sidecars[-1].done():
-                        break
-                    await asyncio.sleep(0.02)
-                continue
-            code = await run(plane, pod, container, "initContainerStatuses", number)
-            if code or is_ending(pod):
-                break
-        else:
-            set_condition(status, "Initialized", "True")
-            await asyncio.gather(
-                *(
-                    run(plane, pod, row, "containerStatuses", number)
-                    for number, row in enumerate(spec["containers"])
-                )
-            )
+        set_condition(status, "Initialized", "True")
+        rows = zip(spec["containers"], status["containerStatuses"], strict=True)
+        await asyncio.gather(*(run(plane, pod, container, row) for container, row in rows))
     finally:
         limit.cancel()
-        over.set()
-    await end_sidecars(plane, pod, sidecars)
-    if plane.close_metadata:
-        await plane.close_metadata(pod)
     if not plane.closing:
         close_status(pod)
         plane.store.put("pods", pod)
-
-
-def is_sidecar(container: dict) -> bool:
-    """Whether an init container is a sidecar, which runs until the pod's own containers have ended."""
-    return container.get("restartPolicy") == "Always"
-
-
-async def run_beside(plane: Plane, pod: dict, number: int, over: asyncio.Event) -> None:
-    """Run a sidecar, again whenever it ends, until the pod's own containers are over."""
-    container = pod["spec"]["initContainers"][number]
-    row = pod["status"]["initContainerStatuses"][number]
-    while started := await begin(plane, pod, container, row):
-        await ended(plane, pod, container, row, started)
-        if over.is_set() or not await pause(plane, pod, plane.settings.restart):
-            return
-        row["restartCount"] += 1
-
-
-async def end_sidecars(plane: Plane, pod: dict, sidecars: list[asyncio.Task]) -> None:
-    """End a pod's sidecars: SIGTERM, and SIGKILL after the grace period."""
-    uid = pod["metadata"]["uid"]
-    until = time.monotonic() + pod["spec"]["terminationGracePeriodSeconds"]
-    message: set[int] = set()
-    while not all(each.done() for each in sidecars):
-        for key, running in list(plane.running.items()):
-            if key[0] == uid and time.monotonic() >= until:
-                containers.stop_container(running, signal.SIGKILL)
-            elif key[0] == uid and id(running) not in message:
-                message.add(id(running))
-                containers.stop_container(running, signal.SIGTERM)
-        await asyncio.sleep(0.02)
 
 
 def waiting(container: dict, reason: str, message: str = "") -> dict:
@@ -186,18 +123,11 @@ def set_ready(status: dict) -> None:
 def close_status(pod: dict) -> None:
     """The last words of a pod whose containers have all ended."""
     status = pod["status"]
-    sidecars = {
-        each["name"] for each in pod["spec"].get("initContainers") or [] if is_sidecar(each)
-    }
     codes = []
-    for row in [
-        *(status.get("initContainerStatuses") or []),
-        *(status.get("containerStatuses") or []),
-    ]:
+    for row in status["containerStatuses"]:
         if "terminated" not in row["state"]:  # it never began
             row["state"] = {"terminated": {"exitCode": KILLED, "reason": "ContainerStatusUnknown"}}
-        if row["name"] not in sidecars:
-            codes.append(row["state"]["terminated"]["exitCode"])
+        codes.append(row["state"]["terminated"]["exitCode"])
         row.update(ready=False, started=False)
     failed = any(codes) or bool(status.get("reason"))
     status["phase"] = "Failed" if failed else "Succeeded"
@@ -208,41 +138,10 @@ def close_status(pod: dict) -> None:
 # --- containers
 
 
-async def run(plane: Plane, pod: dict, container: dict, kind: str, number: int) -> int:
-    """Run a container, again and again if its pod wants that; its last exit code."""
-    policy, row = pod["spec"]["restartPolicy"], pod["status"][kind][number]
-    delay, code = plane.settings.restart, 0
-    while True:
-        if "terminated" in row["state"] and not row["restartCount"] and policy == "Never":
-            return row["state"]["terminated"]["exitCode"]  # ended before this server began
-        started = await begin(plane, pod, container, row)
-        if started is None:
-            return KILLED
-        began = time.monotonic()
-        code = await ended(plane, pod, container, row, started)
-        restart = (policy == "Always" and kind == "containerStatuses") or (
-            policy != "Never" and code
-        )
-        if not restart or is_ending(pod) or plane.closing:
-            return code
-        row["lastState"] = row["state"]
-        delay = plane.settings.restart if time.monotonic() - began > 600 else delay
-        if row["restartCount"]:
-            message = f"back-off {delay:g}s restarting failed container={container['name']} pod={pod['metadata']['name']}"
-            row["state"] = {"waiting": {"reason": "CrashLoopBackOff", "message": message}}
-            plane.store.put("pods", pod)
-            plane.event(
-                pod,
-                "BackOff",
-                f"Back-off restarting failed container {container['name']}",
-                "Warning",
-                "kubelet",
-            )
-            if not await pause(plane, pod, delay):
-                row["state"] = row["lastState"]
-                return code
-            delay = min(2 * delay, LONGEST)
-        row["restartCount"] += 1
+async def run(plane: Plane, pod: dict, container: dict, row: dict) -> None:
+    """Run a container once; one that ended before this server began has run."""
+    if "terminated" not in row["state"] and (started := await begin(plane, pod, container, row)):
+        await ended(plane, pod, container, row, started)
 
 
 async def pause(plane: Plane, pod: dict, seconds: float) -> bool:
@@ -264,11 +163,9 @@ async def begin(plane: Plane, pod: dict, container: dict, row: dict) -> Running 
                 raise volumes.Missing(
                     "pods of the embedded cloud take namespaces, which this host does not allow"
                 )
-            env = await pulled(plane, pod, container, row) and volumes.environment(
-                plane, pod, container
-            )
-            if env is None or env is False:
+            if not await pulled(plane, pod, container, row):
                 return None
+            env = volumes.environment(pod, container)
             mounts = volumes.mounts(plane, pod, container, folder_of(plane, pod))
         except volumes.Missing as missing:
             reason = "CreateContainerConfigError"
@@ -283,21 +180,14 @@ async def begin(plane: Plane, pod: dict, container: dict, row: dict) -> Running 
         found.image = container["image"]
         plane.running[key] = found
         row["image"] = found.image
-        probe = container.get("readinessProbe")
-        row.update(
-            ready=not probe, started=True, containerID=f"containerd://{key[0].replace('-', '')}"
-        )
+        row.update(ready=True, started=True, containerID=f"containerd://{key[0].replace('-', '')}")
         row["state"] = {"running": {"startedAt": found.started}}
-        pod["status"]["phase"] = (
-            "Running" if container in pod["spec"]["containers"] else pod["status"]["phase"]
-        )
+        pod["status"]["phase"] = "Running"
         set_ready(pod["status"])
         if not left:
             plane.event(pod, "Created", f"Created container: {container['name']}", by="kubelet")
             plane.event(pod, "Started", f"Started container {container['name']}", by="kubelet")
         plane.store.put("pods", pod)
-        if probe:
-            plane.in_background(probes.watch(plane, pod, row, probe, set_ready))
         return found
     return None
 
@@ -317,7 +207,7 @@ async def pulled(plane: Plane, pod: dict, container: dict, row: dict) -> bool:
     if row["restartCount"] == 0 and "running" not in row["state"]:
         plane.event(pod, "Pulling", f'Pulling image "{image}"', by="kubelet")
         await pause(plane, pod, plane.settings.pull_delay)
-    while why := await obstacle(plane, pod, image):
+    while why := next((why for part, why in plane.images.items() if part in image), ""):
         message = f'failed to pull and unpack image "{image}": {why}'
         row["state"] = {"waiting": {"reason": "ErrImagePull", "message": message}}
         plane.store.put("pods", pod)
@@ -343,44 +233,20 @@ async def pulled(plane: Plane, pod: dict, container: dict, row: dict) -> bool:
     return True
 
 
-async def obstacle(plane: Plane, pod: dict, image: str) -> str:
-    """Why an image cannot be pulled; "" once it is there."""
-    if message := next((why for part, why in plane.images.items() if part in image), ""):
-        return message
-    node = containers.node_instance(plane, pod)
-    accounts = node.resource.get("serviceAccounts", []) if node else []
-    try:
-        plane.unpacked[image] = (
-            await plane.pull(image, accounts[0]["email"] if accounts else "")
-            if plane.pull
-            else None
-        )
-    except NotPulled as error:
-        return str(error)
-    if plane.unpacked[image] and plane.compute.sandbox.files != sandbox.OVERLAY:
-        return "pods of the embedded cloud run the files of images over overlay mounts, which this host does not allow"
-    return ""
-
-
 async def ended(plane: Plane, pod: dict, container: dict, row: dict, running: Running) -> int:
     """Wait until a container has ended, and note how."""
     exit_file = running.folder / "exit"
     if running.process is not None:
         while running.process.poll() is None:  # no thread waits: there are few, and many pods
-            note(running)
             if plane.closing:
                 containers.stop_container(running, signal.SIGKILL)
             await asyncio.sleep(0.05)
     else:
         while processes.first_process(running.folder) is not None:
-            note(running)
             await asyncio.sleep(0.05)
         until = time.monotonic() + NOTED  # its parent writes down how it ended
         while not exit_file.exists() and time.monotonic() < until:
             await asyncio.sleep(0.02)
-    while plane.is_silent(pod) and not plane.closing:
-        await asyncio.sleep(0.1)  # it ended, and the server does not learn of it
-    note(running)
     code = int(exit_file.read_text()) if exit_file.exists() else KILLED
     plane.running.pop((pod["metadata"]["uid"], container["name"]), None)
     why = containers.not_started(running, code)
@@ -410,7 +276,7 @@ async def end_pod(plane: Plane, pod: dict, grace: float) -> None:
     message: set[int] = set()
     while uid in plane.kept:
         for key, running in list(plane.running.items()):
-            if key[0] != uid or plane.is_silent(pod):
+            if key[0] != uid:
                 continue
             late = time.monotonic() >= until or (
                 is_leaving(pod) and not pod["metadata"]["deletionGracePeriodSeconds"]

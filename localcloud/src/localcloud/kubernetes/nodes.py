@@ -4,8 +4,7 @@ A node is an instance whose startup script acts as the kubelet: while pods run o
 machine and its network up, as GKE's graceful node shutdown does. The pods themselves run outside of
 it, see kubelet.py.
 
-Not covered: upgrades, repairs other than of instances that are off or of nodes that are silent, node
-problem detection.
+Not covered: upgrades, TPUs, nodes that do not answer, repairs other than of instances that are off.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ import secrets
 import time
 import uuid
 
-from localcloud.compute import catalog, constraints, power, tpus
+from localcloud.compute import catalog, power
 from localcloud.compute.make import make_instance
 from localcloud.compute.state import Instance
 from localcloud.errors import ApiError
-from localcloud.kubernetes import kubelet, unreachable
-from localcloud.kubernetes.defaults import GPU, TPU
+from localcloud.kubernetes import kubelet
+from localcloud.kubernetes.defaults import GPU
 from localcloud.kubernetes.kinds import is_leaving, is_over, set_condition, stamp
 from localcloud.kubernetes.plane import LETTERS, VERSION, Plane
 from localcloud.machines import processes
@@ -37,8 +36,6 @@ EFFECTS = {
 }
 # seconds of a pod on a node that goes down: half of the usual 30, the others are for critical pods
 GRACE = 15
-# of nodes whose pods have a metadata server of their own
-GKE_METADATA = "iam.gke.io/gke-metadata-server-enabled"
 KUBELET = """#!/bin/sh
 # Acts as the kubelet: it keeps the machine up while pods run on it (/run/pods).
 cat >/run/kubelet <<'END'
@@ -90,27 +87,9 @@ def look(plane: Plane) -> None:
 # --- instances
 
 
-def topology_of(pool: dict) -> str:
-    """The topology of TPUs that a pool's nodes form together; "" where each is on its own."""
-    return (pool.get("placementPolicy") or {}).get("tpuTopology", "")
-
-
-def unit_of(pool: dict) -> int:
-    """How many nodes come and go together: all of a slice of TPUs, else one."""
-    topology = topology_of(pool)
-    return tpus.chips_in(topology) // tpus.IN_SLICES if topology else 1
-
-
 def resize(plane: Plane, pool: dict, mine: list[Instance]) -> None:
     going = plane.memory.setdefault(f"going {pool['name']}", {"names": set(), "next": 0.0})
-    ended = [
-        each
-        for each in mine
-        if each.resource["status"] == "TERMINATED"
-        or unreachable.is_beyond_hope(plane, pool, each.name)
-    ]
-    if topology_of(pool) and (ended or breaks(plane, pool, mine)):
-        ended = mine  # Google re-creates the whole slice when one of its nodes is lost
+    ended = [each for each in mine if each.resource["status"] == "TERMINATED"]
     for instance in ended:
         if instance.name not in going["names"]:
             remove(plane, pool, instance)
@@ -131,16 +110,6 @@ def resize(plane: Plane, pool: dict, mine: list[Instance]) -> None:
         pool.pop("_trouble", None)
 
 
-def breaks(plane: Plane, pool: dict, mine: list[Instance]) -> bool:
-    """Whether a slice that was whole has lost a node for good."""
-    memory = plane.memory.setdefault(f"slice {pool['name']}", {"whole": False})
-    if len(mine) == unit_of(pool):
-        memory["whole"] = True
-    elif not mine:
-        memory["whole"] = False
-    return memory["whole"] and 0 < len(mine) < unit_of(pool)
-
-
 def remove(plane: Plane, pool: dict, instance: Instance) -> None:
     """Delete a pool's instance for good."""
     plane.memory[f"going {pool['name']}"]["names"].add(instance.name)
@@ -150,16 +119,6 @@ def remove(plane: Plane, pool: dict, instance: Instance) -> None:
 
 def group_name(plane: Plane, pool: dict) -> str:
     return f"gke-{plane.name[:20]}-{pool['name'][:20]}-{pool['_hash']}".rstrip("-")
-
-
-def add_unit(plane: Plane, pool: dict) -> dict | None:
-    """Make a pool's next node, or all nodes of its slice. Else return the error; what there is of
-    the slice then goes at the next look, since the pool is to have none.
-    """
-    for _ in range(unit_of(pool)):
-        if trouble := add(plane, pool):
-            return trouble
-    return None
 
 
 def add(plane: Plane, pool: dict) -> dict | None:
@@ -175,7 +134,6 @@ def add(plane: Plane, pool: dict) -> dict | None:
         try:
             body = body_of(plane, pool, zone, name)
             instance, disk = make_instance(plane.compute, plane.project, zone, body)
-            constraints.check_instance(plane.compute, plane.project, zone, body)
         except ApiError as error:
             words = (
                 f"[CONDITION_NOT_MET]: Instance '{name}' creation failed: "
@@ -228,15 +186,10 @@ def body_of(plane: Plane, pool: dict, zone: str, name: str) -> dict:
         "goog-gke-node": "",
         **config.get("resourceLabels", {}),
     }
-    is_tpu = kind is not None and kind.is_tpu
-    is_fixed = gpus or config.get("spot") or built_in or is_tpu
+    is_fixed = gpus or config.get("spot") or built_in
     scheduling: dict = {"onHostMaintenance": "TERMINATE"} if is_fixed else {}
-    if config.get("spot") or config.get("preemptible"):
+    if config.get("spot"):
         scheduling |= {"provisioningModel": "SPOT", "automaticRestart": False}
-    if seconds := config.get("maxRunDuration", "").rstrip("s"):
-        scheduling["maxRunDuration"] = {"seconds": seconds}
-        scheduling |= {"instanceTerminationAction": "DELETE", "automaticRestart": False}
-    threads = {"threadsPerCore": 1} if config["machineType"] in tpus.SINGLE_THREADED else {}
     private = pool.get("networkConfig", {}).get("enablePrivateNodes")
     return {
         "name": name,
@@ -249,7 +202,6 @@ def body_of(plane: Plane, pool: dict, zone: str, name: str) -> dict:
             "items": [{"key": key, "value": value} for key, value in config["metadata"].items()]
         },
         **({"guestAccelerators": gpus} if gpus and not built_in else {}),
-        **({"advancedMachineFeatures": threads} if threads else {}),
         **({"scheduling": scheduling} if scheduling else {}),
     }
 
@@ -284,11 +236,6 @@ def be_node(plane: Plane, pool: dict, instance: Instance) -> None:
             f"Node {instance.name} event: Registered Node",
             by="node-controller",
         )
-    show_metadata_server(plane, pool, node, instance)
-    if instance.cut:
-        unreachable.look(plane, node)
-        return
-    unreachable.back(plane, node)
     began = plane.memory.setdefault(f"node {instance.name}", {"since": 0.0})["since"]
     gpus = gpus_of(pool)
     if gpus and has_drivers(pool) and time.monotonic() >= began + plane.settings.driver_delay:
@@ -313,24 +260,6 @@ def uids_on(plane: Plane, name: str) -> list[str]:
 
 def gpus_of(pool: dict) -> int:
     return sum(int(row["acceleratorCount"]) for row in pool["config"].get("accelerators", []))
-
-
-def has_metadata_server(pool: dict) -> bool:
-    """Whether the nodes of a pool run a metadata server for pods: see workload_identity.py."""
-    mode = (pool.get("config") or {}).get("workloadMetadataConfig") or {}
-    return mode.get("mode") == "GKE_METADATA"
-
-
-def show_metadata_server(plane: Plane, pool: dict, node: dict, instance: Instance) -> None:
-    """Let a node's pods to come have the metadata server that its pool has by now."""
-    labels, guarded = node["metadata"]["labels"], plane.compute.guarded
-    if not has_metadata_server(pool):
-        guarded.discard(instance.address)
-        return
-    guarded.add(instance.address)
-    if GKE_METADATA not in labels:
-        labels[GKE_METADATA] = "true"
-        plane.store.put("nodes", node)
 
 
 def has_drivers(pool: dict) -> bool:
@@ -361,9 +290,6 @@ def template(pool: dict, zone: str) -> dict:
         "cloud.google.com/gke-boot-disk": config["diskType"],
         "cloud.google.com/gke-provisioning": "spot" if spot else "standard",
         **({"cloud.google.com/gke-spot": "true"} if spot else {}),
-        **({"cloud.google.com/gke-preemptible": "true"} if config.get("preemptible") else {}),
-        **({"cloud.google.com/gke-flex-start": "true"} if config.get("flexStart") else {}),
-        **({GKE_METADATA: "true"} if has_metadata_server(pool) else {}),
         **({"cloud.google.com/gke-gpu": "true"} if gpus else {}),
         **(
             {"cloud.google.com/gke-accelerator": config["accelerators"][0]["acceleratorType"]}
@@ -373,14 +299,12 @@ def template(pool: dict, zone: str) -> dict:
         **({"cloud.google.com/gke-accelerator-count": str(gpus)} if gpus else {}),
         **config.get("labels", {}),
     }
-    labels |= tpu_labels(pool)
     capacity = {
         "cpu": str(kind.cpus),
         "memory": f"{kind.memory_mb * 1024 - 300_000}Ki",
         "ephemeral-storage": f"{int(disk_capacity(config['diskSizeGb']) * 2**20)}Ki",
         "pods": "110",
         **({GPU: str(gpus)} if gpus else {}),
-        **({TPU: str(tpus.chips_of(kind.name))} if kind.is_tpu else {}),
     }
     disk_gb = config["diskSizeGb"]
     # GiB of the boot disk that GKE leaves to pods.
@@ -426,19 +350,6 @@ def template(pool: dict, zone: str) -> dict:
     }
 
 
-def tpu_labels(pool: dict) -> dict[str, str]:
-    """The labels by which pods find nodes with TPUs."""
-    machine = pool["config"]["machineType"]
-    generation = tpus.generation_of(machine)
-    if generation is None:
-        return {}
-    return {
-        "cloud.google.com/gke-tpu-accelerator": generation.accelerator,
-        "cloud.google.com/gke-tpu-topology": topology_of(pool) or tpus.topology_of_one(machine),
-        "cloud.google.com/gke-accelerator-count": str(tpus.chips_of(machine)),
-    }
-
-
 def allocatable_cpu(cpus: int) -> int:
     """Thousandths of processors that GKE leaves to pods."""
     reserved = 60 + (10 if cpus > 1 else 0) + 5 * max(0, min(cpus, 4) - 2) + 2.5 * max(0, cpus - 4)
@@ -479,9 +390,6 @@ def leave(plane: Plane, pool: dict, instance: Instance) -> None:
     ):
         lose(plane, node)
         return
-    if instance.cut:  # its node is unreachable, and nothing waits for its pods
-        (folder / "rootfs/run/pods").unlink(missing_ok=True)
-        return
     if instance.resource["status"] != "STOPPING":
         return  # announced, and not yet going down: Google gives notice in the metadata alone
     seconds = shutdown_grace(pool)
@@ -513,8 +421,6 @@ def lose(plane: Plane, node: dict) -> None:
     """A node whose machine is gone: so is all that ran on it, and the pods are garbage."""
     name = node["metadata"]["name"]
     plane.memory.pop(f"node {name}", None)
-    for row in node["status"].get("addresses", []):
-        plane.compute.guarded.discard(row["address"])
     for pod in plane.store.all("pods"):
         if pod["spec"].get("nodeName") != name:
             continue

@@ -1,8 +1,4 @@
-"""What the API server serves besides objects: its health, its version and what it has (discovery).
-
-Every caller with a token may read it, as the role system:discovery allows. Not covered: metrics,
-profiles, logs of nodes.
-"""
+"""What the API server serves besides objects: its health, its version and what it has (discovery)."""
 
 from __future__ import annotations
 
@@ -12,12 +8,24 @@ from aiohttp import web
 
 from localcloud.call import Cloud
 from localcloud.identity.tokens import Owner
-from localcloud.kubernetes import discovery
-from localcloud.kubernetes.kinds import NO_ROUTE, NoPage, Refusal
-from localcloud.kubernetes.plane import Plane
+from localcloud.kubernetes.kinds import ALL, NO_ROUTE, NoPage, Refusal
+from localcloud.kubernetes.plane import MINOR, VERSION, Plane
 
 HEALTH = ("healthz", "livez", "readyz")
 OPEN = ("version", *HEALTH)  # without a token
+VERBS = ["create", "delete", "get", "list", "patch"]
+GROUPS = ("batch/v1",)
+ABOUT = {
+    "major": "1",
+    "minor": MINOR,
+    "gitVersion": VERSION,
+    "gitCommit": "",
+    "gitTreeState": "clean",
+    "buildDate": "2026-01-01T00:00:00Z",
+    "goVersion": "go1.24",
+    "compiler": "gc",
+    "platform": "linux/amd64",
+}
 
 
 async def answer(
@@ -26,20 +34,56 @@ async def answer(
     path = request.path.strip("/")
     if path in HEALTH:
         return web.Response(text="ok")
-    if request.method != "GET":
-        return web.Response(status=405, text="405: Method Not Allowed")
-    known = discovery.document(path, plane.has_kueue)
+    known = document(path, request.host)
     if known is None:
-        raise nothing_at(plane, path)
-    if path == "api":
-        known["serverAddressByClientCIDRs"][0]["serverAddress"] = request.host
+        raise nothing_at(path)
     return web.Response(body=json.dumps(known).encode(), content_type="application/json")
 
 
-def nothing_at(plane: Plane, path: str) -> Exception:
+def nothing_at(path: str) -> Exception:
     """The answer for a path without anything: an API that is served says so itself."""
     first, _, rest = path.partition("/")
-    group = rest.partition("/")[0]
-    if first == "api" or (first == "apis" and discovery.is_served(group, plane.has_kueue)):
+    served = [api.partition("/")[0] for api in GROUPS]
+    if first == "api" or (first == "apis" and rest.partition("/")[0] in served):
         return Refusal(NO_ROUTE[0], "NotFound", NO_ROUTE[1])
     return NoPage()
+
+
+def document(path: str, host: str) -> dict | None:
+    """The document at a path; None if there is none."""
+    apis = {"api/v1": "v1", **{f"apis/{api}": api for api in GROUPS}}
+    if path == "version":
+        return ABOUT
+    if path == "api":
+        where = [{"clientCIDR": "0.0.0.0/0", "serverAddress": host}]
+        return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": where}
+    if path == "apis":
+        groups = [group(api) for api in GROUPS]
+        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
+    return resources(apis[path]) if path in apis else None
+
+
+def group(api: str) -> dict:
+    name, _, number = api.partition("/")
+    version = {"groupVersion": api, "version": number}
+    return {"name": name, "versions": [version], "preferredVersion": version}
+
+
+def resources(api: str) -> dict:
+    rows: list[dict] = []
+    for kind in ALL:
+        if kind.api == api:
+            about = {"namespaced": kind.namespaced, "kind": kind.name}
+            row = {"name": kind.plural, "singularName": kind.name.lower(), **about, "verbs": VERBS}
+            rows.append({**row, "shortNames": list(kind.short)})
+            for sub in kind.subresources:
+                rows.append(
+                    {
+                        "name": f"{kind.plural}/{sub}",
+                        "singularName": "",
+                        "verbs": ["create", "get"],
+                        **about,
+                    }
+                )
+    about = {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api}
+    return {**about, "resources": rows}

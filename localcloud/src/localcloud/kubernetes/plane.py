@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import secrets
 import time
 import uuid
@@ -20,10 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from localcloud.artifacts.store import Unpacked
 from localcloud.compute.state import Compute
-from localcloud.identity.tokens import Tokens
-from localcloud.kubernetes import admission, checks, job_checks
+from localcloud.kubernetes import checks
 from localcloud.kubernetes.defaults import fill
 from localcloud.kubernetes.kinds import KINDS, Kind, Refusal, is_leaving, is_over, owned_by, stamp
 from localcloud.kubernetes.store import Store
@@ -34,7 +31,7 @@ NAMESPACES = ("default", "kube-system", "kube-public")
 # What clusters say that they are, and whose rules they have.
 VERSION = "v1.36.2-gke.1104000"
 MINOR = VERSION.split(".")[1]
-OF_POLICIES = ("foregroundDeletion", "orphan")  # finalizers that the propagation policies set
+OF_POLICIES = ("foregroundDeletion",)  # finalizers that the propagation policies set
 LONGEST_START = 58  # of names that are generated: five letters come behind
 LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # of generated names
 
@@ -50,9 +47,6 @@ class Settings:
     pull_delay: float = 0.0  # seconds that an image takes to come
     scale_retry: float = 300.0  # seconds before the autoscaler tries again where there was no room
     scale_down: float = 600.0  # seconds that a node may be idle
-    node_grace: float = 40.0  # seconds without a word of a node until it is NotReady
-    repair: float = 600.0  # seconds that a node may be NotReady until it is re-created
-    eviction: float = 300.0  # seconds that pods stay on such a node, unless they say otherwise
     give_up: float = 3.0  # seconds after which an operation gives up on nodes that do not come
 
 
@@ -72,26 +66,13 @@ class Plane:
     name: str
     folder: Path
     compute: Compute
-    tokens: Tokens
     settings: Settings
     pools: list[dict]  # Google's NodePool resources, shared with the cluster's
     port: int = 0
     tasks: set[asyncio.Task] = field(default_factory=set)
-    # (kind, transport) of watches, logs and execs under way
-    connections: set[Any] = field(default_factory=set)
     # image, or a part of its name -> why it cannot be pulled
     images: dict[str, str] = field(default_factory=dict)
     save_pools: Callable[[], None] = lambda: None  # their sizes, which the autoscaler changes
-    pull: Callable[[str, str], Awaitable[Unpacked | None]] | None = (
-        None  # image, account of the node
-    )
-    # begins and ends what serves a pod's metadata, where pods have such a server
-    open_metadata: Callable[[dict], Awaitable[None]] | None = None
-    close_metadata: Callable[[dict], Awaitable[None]] | None = None
-    # what a volume of gcsfuse's shows of a bucket; None: the cluster lacks the driver
-    bucket_files: Callable[[dict, dict], dict[str, Path]] | None = None
-    # what was pulled last by a name; None: a name
-    unpacked: dict[str, Unpacked | None] = field(default_factory=dict)
     end_pod: Callable[..., Awaitable[None]] = None  # type: ignore[assignment]  # the kubelet's, see kubelet.py
     # what controllers remember of jobs, pools and nodes
     memory: dict[str, dict] = field(default_factory=dict)
@@ -107,11 +88,6 @@ class Plane:
         for name in NAMESPACES:
             if not self.store.get("namespaces", "", name):
                 self.create("namespaces", "", {"metadata": {"name": name}})
-
-    @property
-    def has_kueue(self) -> bool:
-        """Whether Kueue is installed in the cluster."""
-        return (self.folder / "kueue").exists()
 
     def in_background(self, work: Any) -> asyncio.Task:
         task = asyncio.ensure_future(work)
@@ -150,24 +126,14 @@ class Plane:
         checks.check_meaning(plural, body)
         body = {"kind": kind.name, "apiVersion": kind.api, **body}
         fill(plural, body)
-        if plural == "jobs" and self.has_kueue:
-            job_checks.check_queue(body, None)
-            if job_checks.queue_of(body):
-                body["spec"]["suspend"] = True
-        admission.check(self.store, plural, meta.get("namespace", ""), body)
         if asked and not dry:
             raise Refusal(500, "", "resourceVersion should not be set on objects to be created")
         if self.store.get(plural, meta.get("namespace", ""), meta["name"]):
             message = f'{kind.resource} "{meta["name"]}" already exists'
             about = {"name": meta["name"], "group": kind.group, "kind": plural}
             raise Refusal(409, "AlreadyExists", message, **about)
-        if plural == "services":
-            self.give_address(body)
         if not dry:
             self.store.put(plural, body, "ADDED")
-            if plural == "namespaces":
-                account = {"metadata": {"name": "default"}}
-                self.create("serviceaccounts", meta["name"], account)
         return body
 
     def check_namespace(self, kind: Kind, meta: dict, namespace: str) -> None:
@@ -187,13 +153,6 @@ class Plane:
             message = f'{kind.resource} "{name}" is forbidden: {why}'
             raise Refusal(403, "Forbidden", message, **about)
 
-    def give_address(self, service: dict) -> None:
-        """A service's own address: one of loopback, as pods have."""
-        spec = service["spec"]
-        if spec.get("clusterIP") != "None" and spec.get("type") != "ExternalName":
-            spec["clusterIP"] = spec.get("clusterIP") or self.compute.new_address()
-            spec["clusterIPs"] = [spec["clusterIP"]]
-
     # --- deleting
 
     def delete(self, plural: str, thing: dict, policy: str = "", grace: int | None = None) -> None:
@@ -201,15 +160,11 @@ class Plane:
         if plural == "pods":
             self.delete_pod(thing, grace)
             return
-        policy = policy or ("Orphan" if plural == "jobs" else "Background")
+        policy = policy or "Background"
         waits_for = [
             each for each in thing["metadata"].get("finalizers") or [] if each not in OF_POLICIES
         ]
         owned = self.owned(plural, thing)
-        if policy == "Orphan":
-            for kind, each in owned:
-                self.orphan(kind, each, thing["metadata"]["uid"])
-            owned = []
         rows = [row for _, each in owned for row in each["metadata"].get("ownerReferences") or []]
         blocked = policy == "Foreground" and any(row.get("blockOwnerDeletion") for row in rows)
         if blocked or (plural == "namespaces" and owned):
@@ -240,11 +195,6 @@ class Plane:
             thing["status"]["phase"] = "Terminating"
         self.store.put(plural, thing)
 
-    def orphan(self, plural: str, thing: dict, uid: str) -> None:
-        meta = thing["metadata"]
-        meta["ownerReferences"] = [row for row in meta["ownerReferences"] if row["uid"] != uid]
-        self.store.put(plural, thing)
-
     def delete_pod(self, pod: dict, grace: int | None) -> None:
         """End a pod; one that does not run is deleted at once. A second delete can only shorten the
         grace period.
@@ -272,15 +222,8 @@ class Plane:
             self.store.put("pods", pod, "DELETED")
 
     def is_held(self, pod: dict) -> bool:
-        """Whether a pod that is to go waits for its kubelet; that of a silent node may be left out."""
-        if self.is_silent(pod) and not is_over(pod):
-            return bool(pod["metadata"]["deletionGracePeriodSeconds"])
+        """Whether a pod that is to go waits for its kubelet."""
         return pod["metadata"]["uid"] in self.kept
-
-    def is_silent(self, pod: dict) -> bool:
-        """Whether a pod's node is off the network: nothing is known of it, and nothing reaches it."""
-        name = pod["spec"].get("nodeName")
-        return any(each.cut and each.name == name for each in self.compute.instances.values())
 
     def collect(self) -> None:
         """Garbage: what lost its owners, and owners that waited for what they own."""
@@ -363,20 +306,3 @@ class Plane:
             },
         }
         self.store.put("events", body, "ADDED")
-
-    # --- whose a token is
-
-    def mint(self, namespace: str, account: str, seconds: float = 3600 * 24 * 365) -> str:
-        """A token of a service account of this cluster's."""
-        return self.tokens.mint(
-            f"system:serviceaccount:{namespace}:{account}", seconds, [f"kubernetes:{self.identity}"]
-        )
-
-    @property
-    def identity(self) -> str:
-        return f"{self.project}/{self.location}/{self.name}"
-
-    def account_of(self, email: str) -> tuple[str, str] | None:
-        """Namespace and name of the service account that a token's owner is."""
-        found = re.fullmatch(r"system:serviceaccount:([^:]+):([^:]+)", email)
-        return (found[1], found[2]) if found else None

@@ -22,11 +22,3 @@ UNITS |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", 1
 def amount(quantity: object) -> float:
     found = re.fullmatch(r"([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)([a-zA-Z]*)", str(quantity))
     return float(found[1]) * UNITS[found[2]] if found else 0.0
-
-
-def canonical(quantity: object) -> str:
-    """A quantity as Kubernetes writes it in a refusal: fractions in thousandths."""
-    text, number = str(quantity), amount(quantity)
-    if re.search(r"[A-Za-z]$", text):
-        return text
-    return str(int(number)) if number == int(number) else f"{number * 1000:.0f}m"

@@ -3,8 +3,7 @@
 Its events on pods are how a user hears of a shortage: TriggeredScaleUp, NotTriggerScaleUp,
 FailedScaleUp.
 
-Not covered: node auto-provisioning, several nodes for one pod but a slice's, moving pods together to free a
-node.
+Not covered: node auto-provisioning, moving pods together to free a node.
 """
 
 from __future__ import annotations
@@ -27,8 +26,6 @@ def limits(pool: dict) -> tuple[int, int] | None:
     scaling = pool.get("autoscaling") or {}
     if not scaling.get("enabled"):
         return None
-    if scaling.get("totalMaxNodeCount"):
-        return scaling.get("totalMinNodeCount", 0), scaling["totalMaxNodeCount"]
     return scaling.get("minNodeCount", 0) * nodes.spread(pool), scaling.get(
         "maxNodeCount", 0
     ) * nodes.spread(pool)
@@ -84,8 +81,8 @@ def is_complete(plane: Plane, pool: dict, name: str) -> bool:
 
 
 def for_pod(plane: Plane, pod: dict) -> list[dict]:
-    """Begin one node for a pod, or the slice that it belongs to, in the first pool that fits; say
-    on the pod what came of it. Return the nodes to come.
+    """Begin one node for a pod in the first pool that fits; say on the pod what came of it. Return
+    the nodes to come.
     """
     reasons: dict[str, int] = {}
     failed = ""
@@ -103,8 +100,8 @@ def for_pod(plane: Plane, pod: dict) -> list[dict]:
         if why:
             reasons[why] = reasons.get(why, 0) + 1
             continue
-        trouble = nodes.add_unit(plane, pool)
-        size = pool["_size"] + nodes.unit_of(pool)
+        trouble = nodes.add(plane, pool)
+        size = pool["_size"] + 1
         group = f"{LINK}/{plane.project}/zones/{pool['locations'][0]}/instanceGroups/{nodes.group_name(plane, pool)}-grp"
         message = (
             f"pod triggered scale-up: [{{{group} {pool['_size']}->{size} (max: {bounds[1]})}}]"
@@ -113,7 +110,7 @@ def for_pod(plane: Plane, pod: dict) -> list[dict]:
         if trouble is None:
             pool["_size"] = size
             plane.save_pools()
-            return [node] * nodes.unit_of(pool)
+            return [node]
         memory["until"] = time.monotonic() + plane.settings.scale_retry
         words = WORDS.get(trouble["code"], f"GCE error: {trouble['message']}")
         failed = (
@@ -142,18 +139,13 @@ def scale_down(plane: Plane) -> None:
         going = plane.memory.get(f"going {pool['name']}", {"names": set()})["names"]
         mine = [each for each in nodes.instances_of(plane, pool) if each.name not in going]
         idle = [each for each in mine if is_idle(plane, each, each.name in busy)]
-        unit = nodes.unit_of(pool)
-        if unit > 1 and len(idle) < len(mine):
-            continue  # a slice goes as a whole
-        while len(idle) >= unit and pool["_size"] - unit >= bounds[0]:
-            pool["_size"] -= unit
+        while idle and pool["_size"] > bounds[0]:
+            pool["_size"] -= 1
             plane.save_pools()
-            for instance in idle[:unit]:
-                node = plane.store.get("nodes", "", instance.name)
-                if node:
-                    plane.event(node, "ScaleDown", "node removed by cluster autoscaler", by=BY)
-                nodes.remove(plane, pool, instance)
-            idle = idle[unit:]
+            instance = idle.pop(0)
+            if node := plane.store.get("nodes", "", instance.name):
+                plane.event(node, "ScaleDown", "node removed by cluster autoscaler", by=BY)
+            nodes.remove(plane, pool, instance)
 
 
 def is_idle(plane: Plane, instance: Instance, is_busy: bool) -> bool:

@@ -1,6 +1,6 @@
 """Which node a pod goes to, or why to none, in the scheduler's words.
 
-Not covered: affinity but for required node affinity, spreading, priorities and preemption,
+Not covered: affinity, spreading, priorities and preemption,
 scheduling gates, volumes' zones.
 """
 
@@ -15,14 +15,11 @@ from localcloud.kubernetes.quantity import amount
 
 
 def requests(pod: dict) -> dict[str, float]:
-    """What a pod asks for: the sum of its containers, or the most of those before them."""
+    """What a pod asks for: the sum of its containers."""
     total: dict[str, float] = {"pods": 1}
     for container in pod["spec"]["containers"]:
         for name, quantity in ((container.get("resources") or {}).get("requests") or {}).items():
             total[name] = total.get(name, 0) + amount(quantity)
-    for container in pod["spec"].get("initContainers") or []:
-        for name, quantity in ((container.get("resources") or {}).get("requests") or {}).items():
-            total[name] = max(total.get(name, 0), amount(quantity))
     return total
 
 
@@ -86,34 +83,12 @@ def misfit(pod: dict, node: dict) -> str:
             tolerates(each, taint) for each in spec.get("tolerations") or []
         ):
             return f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value', '')}}}"
-    affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
-        "requiredDuringSchedulingIgnoredDuringExecution"
-    )
-    terms = (affinity or {}).get("nodeSelectorTerms") or []
     selected = all(
         labels.get(key) == value for key, value in (spec.get("nodeSelector") or {}).items()
     )
-    if not selected or (terms and not any(fits_term(term, labels) for term in terms)):
+    if not selected:
         return "node(s) didn't match Pod's node affinity/selector"
     return ""
-
-
-def fits_term(term: dict, labels: dict) -> bool:
-    for row in term.get("matchExpressions") or []:
-        has, value, values = row["key"] in labels, labels.get(row["key"]), row.get("values") or []
-        fits = {
-            **{
-                "In": value in values,
-                "NotIn": value not in values,
-                "Exists": has,
-                "DoesNotExist": not has,
-            },
-            "Gt": has and bool(values) and float(value or 0) > float(values[0]),
-            "Lt": has and bool(values) and float(value or 0) < float(values[0]),
-        }
-        if not fits.get(row["operator"]):
-            return False
-    return True
 
 
 def shortage(pod: dict, node: dict, others: Iterable[dict]) -> str:

@@ -17,18 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-MODULES = {
-    "v1": "core_v1",
-    "batch/v1": "batch_v1",
-    "apps/v1": "apps_v1",
-    "rbac.authorization.k8s.io/v1": "rbac_v1",
-    "authorization.k8s.io/v1": "authorization_v1",
-    "policy/v1": "policy_v1",
-    "authentication.k8s.io/v1": "authentication_v1",
-    "discovery.k8s.io/v1": "discovery_v1",
-    "coordination.k8s.io/v1": "coordination_v1",
-    "scheduling.k8s.io/v1": "scheduling_v1",
-}
+MODULES = {"v1": "core_v1", "batch/v1": "batch_v1"}
 QUANTITY = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+|[numkMGTPE]|[KMGTPE]i)?")
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 # Go's words

@@ -13,19 +13,11 @@ import asyncio
 import copy
 import json
 import shutil
-from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
 
 from localcloud.kubernetes import selectors
-from localcloud.kubernetes.kinds import KINDS, Refusal, key_of
+from localcloud.kubernetes.kinds import KINDS, key_of
 
-REMEMBERED = 5000  # changes that a watch may still ask for
-# fields under other names
-PATHS = {
-    "source": "source.component",
-    "status.successful": "status.succeeded",
-}
 GAP = 1000  # between the versions before and after a start of the server
 
 
@@ -34,11 +26,9 @@ class Store:
         self.folder = folder
         self.rows: dict[str, dict[tuple[str, str], dict]] = {plural: {} for plural in KINDS}
         self.shown: dict[str, dict[tuple[str, str], dict]] = {plural: {} for plural in KINDS}
-        self.happened: deque[tuple[int, str, str, dict, dict | None]] = deque(maxlen=REMEMBERED)
         self.changed = asyncio.Event()  # replaced whenever anything changes
         self.version = 100
         self.load()
-        self.oldest = self.version
 
     def load(self) -> None:
         for plural in KINDS:
@@ -74,7 +64,6 @@ class Store:
                 temporary = path.with_suffix(".new")
                 temporary.write_text(json.dumps(new))
                 temporary.replace(path)
-        self.happened.append((self.version, plural, event, new, old))
         self.notify()
 
     def notify(self) -> None:
@@ -93,21 +82,13 @@ class Store:
     def forget(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def since(self, version: int) -> Iterator[tuple[int, str, str, dict, dict | None]]:
-        if version < self.oldest or (
-            len(self.happened) == REMEMBERED and version < self.happened[0][0] - 1
-        ):
-            raise Refusal(410, "Expired", f"too old resource version: {version} ({self.version})")
-        return iter([row for row in self.happened if row[0] > version])
-
 
 class Selector:
     """Whether objects fit a namespace, a label selector and a field selector."""
 
     def __init__(self, namespace: str = "", labels: str = "", fields: str = ""):
         self.namespace = namespace
-        self.labels = selectors.labels(labels)
-        self.fields = selectors.fields(fields)
+        self.labels, self.fields = selectors.terms(labels), selectors.terms(fields)
 
     def fits(self, thing: dict | None) -> bool:
         if thing is None or (
@@ -115,27 +96,15 @@ class Selector:
         ):
             return False
         mine = thing["metadata"].get("labels") or {}
-        if not all(fits_label(mine, *term) for term in self.labels):
+        if not all((mine.get(key) == value) == wanted for key, value, wanted in self.labels):
             return False
         return all(
             (field_of(thing, path) == value) == wanted for path, value, wanted in self.fields
         )
 
 
-def fits_label(labels: dict, key: str, operator: str, values: list[str]) -> bool:
-    value = labels.get(key)
-    return {
-        "in": value in values,
-        "notin": value not in values,
-        "exists": key in labels,
-        "missing": key not in labels,
-    }[operator]
-
-
 def field_of(thing: dict, path: str) -> str:
     value: object = thing
-    for part in PATHS.get(path, path).split("."):
+    for part in path.split("."):
         value = (value.get(part) if isinstance(value, dict) else None) or ""
-    if path in ("spec.unschedulable", "spec.hostNetwork"):
-        return "true" if value else "false"
     return str(value)

@@ -1,12 +1,11 @@
 """Requests that stay open: logs that are followed, and commands in containers (exec).
 
-Not covered: attach, SPDY without a WebSocket.
+Not covered: attach, SPDY, parts of logs by time.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import fcntl
 import json
 import os
@@ -14,11 +13,7 @@ import pty
 import signal
 import struct
 import termios
-import time
-from bisect import bisect_right
-from collections.abc import AsyncIterator, Iterator
-from datetime import datetime, timezone
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 
 from aiohttp import WSMsgType, web
@@ -35,22 +30,10 @@ PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 TRUE = ("true", "1")
 
 
-@contextlib.contextmanager
-def connection(plane: Plane, kind: str, request: web.Request) -> Iterator[None]:
-    """Note a connection that stays, so that it can be cut."""
-    row = (kind, request.transport)
-    plane.connections.add(row)
-    try:
-        yield
-    finally:
-        plane.connections.discard(row)
-
-
 def container_of(pod: dict, request: web.Request) -> dict:
     """The container that a request means: the first, unless it names one."""
     meta, spec = pod["metadata"], pod["spec"]
-    kinds = ("containers", "initContainers")
-    rows = [each for kind in kinds for each in spec.get(kind) or []]
+    rows = spec["containers"]
     name = request.query.get("container") or rows[0]["name"]
     if not request.query.get("container") and len(spec["containers"]) > 1:
         names = " ".join(row["name"] for row in spec["containers"])
@@ -79,26 +62,19 @@ async def logs(plane: Plane, request: web.Request, pod: dict) -> web.StreamRespo
     starts = "waiting" in state and not path.with_name("exit").exists()
     if not path.exists() or (starts and not previous):
         raise no_log(pod, container["name"], previous)
-    left, last = queries.number(request, "limitBytes"), queries.number(request, "tailLines")
-    since = queries.number(request, "sinceSeconds")
-    running = plane.running.get(key)
+    last = queries.number(request, "tailLines")
     response = web.StreamResponse(headers={"Content-Type": "text/plain"})
     response.enable_chunked_encoding()
     await response.prepare(request)
-    times = Times(running, query.get("timestamps") in TRUE)
-    with path.open("rb") as file, connection(plane, "log", request):
-        file.seek(times.start(since, query.get("sinceTime", ""), path))
+    with path.open("rb") as file:
         data = file.read()
         if last is not None:
             data = b"".join(data.splitlines(keepends=True)[-last:] if last else [])
-        at = file.tell() - len(data)
-        data = times.marked(data, at)
-        await response.write(data if left is None else data[:left])
-        while query.get("follow") in TRUE and left is None:
+        await response.write(data)
+        while query.get("follow") in TRUE:
             over = key not in plane.running
-            at = file.tell()
             if data := file.read(1 << 16):
-                await response.write(times.marked(data, at))
+                await response.write(data)
             elif over or plane.closing:
                 break
             else:
@@ -107,10 +83,7 @@ async def logs(plane: Plane, request: web.Request, pod: dict) -> web.StreamRespo
 
 
 def state_of(pod: dict, container: str) -> dict:
-    rows = [
-        *(pod["status"].get("containerStatuses") or []),
-        *(pod["status"].get("initContainerStatuses") or []),
-    ]
+    rows = pod["status"].get("containerStatuses") or []
     return next((row["state"] for row in rows if row["name"] == container), {})
 
 
@@ -133,40 +106,6 @@ def no_log(pod: dict, container: str, previous: bool) -> Refusal:
         f'container "{container}" in pod "{name}" is waiting to start: {why.get(reason, reason)}'
     )
     return Refusal(400, "BadRequest", message)
-
-
-class Times:
-    """When parts of a log were written, to a tenth of a second; of containers that ended earlier:
-    unknown.
-    """
-
-    def __init__(self, running: Running | None, wanted: bool):
-        self.lines = running.lines if running else []
-        self.wanted = wanted
-
-    def start(self, seconds: int | None, moment: str, path: Path) -> int:
-        """Where the part begins that is asked for: of the last seconds, or since a moment."""
-        since = None if seconds is None else time.time() - seconds
-        if moment:
-            since = datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp()
-        if since is None:
-            return 0
-        if not self.lines:
-            return 0 if path.stat().st_mtime >= since else path.stat().st_size
-        return max((size for size, when in self.lines if when < since), default=0)
-
-    def marked(self, data: bytes, at: int) -> bytes:
-        """Data with the time at the head of each line, if that is wanted."""
-        if not self.wanted:
-            return data
-        marked = []
-        for line in data.splitlines(keepends=True):
-            at += len(line)
-            index = bisect_right(self.lines, (at - 1, float("inf")))
-            when = self.lines[index][1] if index < len(self.lines) else time.time()
-            stamp = datetime.fromtimestamp(when, timezone.utc).isoformat().replace("+00:00", "000Z")
-            marked.append(f"{stamp} ".encode() + line)
-        return b"".join(marked)
 
 
 # --- exec
@@ -199,10 +138,8 @@ async def execute(plane: Plane, request: web.Request, pod: dict) -> web.StreamRe
         raise Refusal(400, "BadRequest", "Upgrade request required")
     socket = web.WebSocketResponse(protocols=PROTOCOLS, max_msg_size=0)
     await socket.prepare(request)
-    with connection(plane, "exec", request):
-        await attach(
-            socket, command_in(plane, running, first, words, query.get("tty") in TRUE), query
-        )
+    command = command_in(plane, running, first, words, query.get("tty") in TRUE)
+    await attach(socket, command, query)
     return socket
 
 
@@ -216,8 +153,7 @@ def command_in(
     enter = ["nsenter", "-t", str(first), *user, "-m", "-u", "-i", "-p", "--"]
     # The session begins inside: a shell must know the group that has the terminal.
     enter += ["setsid", "--ctty"] if tty else []
-    if not (running.folder / "image").exists():  # the image's own files may have no setpriv
-        enter += ["setpriv", "--bounding-set", running.capabilities, "--inh-caps", "-all"]
+    enter += ["setpriv", "--bounding-set", running.capabilities, "--inh-caps", "-all"]
     return [
         *enter,
         "env",
@@ -358,11 +294,3 @@ def resize(terminal: int, data: bytes) -> None:
     fcntl.ioctl(
         terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size["Height"], size["Width"], 0, 0)
     )
-
-
-def cut_all(plane: Plane, kind: str) -> int:
-    """Cut connections of a kind (watch, log, exec, portforward); how many."""
-    found = [row for row in plane.connections if row[0] == kind and row[1] is not None]
-    for _, transport in found:
-        transport.abort()
-    return len(found)

@@ -90,17 +90,6 @@ def job_cells(job: dict) -> list:
     ]
 
 
-def deployment_cells(thing: dict) -> list:
-    status = thing["status"]
-    ready = f"{status.get('readyReplicas', 0)}/{thing['spec']['replicas']}"
-    return [
-        ready,
-        status.get("updatedReplicas", 0),
-        status.get("availableReplicas", 0),
-        born(thing),
-    ]
-
-
 def node_cells(node: dict) -> list:
     state = "Ready" if condition(node, "Ready") else "NotReady"
     state += ",SchedulingDisabled" if node["spec"].get("unschedulable") else ""
@@ -113,15 +102,6 @@ def node_cells(node: dict) -> list:
         "",
     )
     return [state, "<none>", born(node), node["status"]["nodeInfo"]["kubeletVersion"], address]
-
-
-def service_cells(service: dict) -> list:
-    spec = service["spec"]
-    ports = (
-        ",".join(f"{port['port']}/{port['protocol']}" for port in spec.get("ports") or [])
-        or "<none>"
-    )
-    return [spec["type"], spec.get("clusterIP", "<none>"), "<none>", ports, born(service)]
 
 
 def event_cells(event: dict) -> list:
@@ -137,13 +117,10 @@ def event_cells(event: dict) -> list:
 COLUMNS: dict[str, tuple[str, Callable[[dict], list]]] = {
     "pods": ("Name|Ready|Status|Restarts|Age|IP|Node|Nominated Node|Readiness Gates", pod_cells),
     "jobs": ("Name|Status|Completions|Duration|Age", job_cells),
-    "deployments": ("Name|Ready|Up-to-date|Available|Age", deployment_cells),
     "nodes": ("Name|Status|Roles|Age|Version|Internal-IP", node_cells),
-    "services": ("Name|Type|Cluster-IP|External-IP|Port(s)|Age", service_cells),
     "events": ("Last Seen|Type|Reason|Object|Message", event_cells),
     "configmaps": ("Name|Data|Age", lambda o: [len(o.get("data") or {}), born(o)]),
     "secrets": ("Name|Type|Data|Age", lambda o: [o.get("type"), len(o.get("data") or {}), born(o)]),
-    "serviceaccounts": ("Name|Secrets|Age", lambda o: [len(o.get("secrets") or []), born(o)]),
     "namespaces": ("Name|Status|Age", lambda o: [o["status"]["phase"], born(o)]),
 }
 

@@ -83,10 +83,6 @@ class MetadataServer:
         if not peers.may_ask(request.transport):
             return page(403, "This metadata server answers only the user of its machine")
         address = request.transport.get_extra_info("sockname")[0]
-        if own := self.compute.own_servers.get(address):
-            if request.method != "GET":
-                return page(405, "Method Not Allowed")
-            return ill_asked(request) or own(request, request.path[len(BASE) :])
         instance = self.compute.at_address(address)
         if instance is None or instance.cut or instance.network_down:
             request.transport.abort()
@@ -114,8 +110,6 @@ class MetadataServer:
         self, request: web.Request, instance: Instance, path: str
     ) -> web.StreamResponse:
         account = re.fullmatch(r"instance/service-accounts/([^/]+)/(token|identity)", path)
-        if account and instance.address in self.compute.guarded:
-            return page(403, "The token of a node of a cluster is for no pod")
         if account:
             return self.credentials(instance, *account.groups())
         query = request.query
@@ -195,7 +189,7 @@ class MetadataServer:
                 "id": int(instance.id),
                 "image": (disk or {}).get("sourceImage", "").removeprefix(LINK),
                 "machine-type": f"projects/{number}/machineTypes/{kind}",
-                "maintenance-event": instance.maintenance,
+                "maintenance-event": "NONE",
                 "name": instance.name,
                 "network-interfaces": [
                     interface(compute, row) for row in resource["networkInterfaces"]

@@ -107,26 +107,6 @@ def has_socket(folder: Path, inode: str) -> bool:
         return False  # it has ended
 
 
-def house_of(process: Path) -> str:
-    """The UTS namespace of a process, which identifies its machine or container; "" if the process has
-    ended.
-    """
-    try:
-        return str((process / "ns/uts").readlink())
-    except OSError:
-        return ""
-
-
-def is_in(theirs: tuple[str, int], ours: tuple[str, int], houses: set[str]) -> bool:
-    """Tell whether the other end of a connection is a process of one of these UTS namespaces."""
-    peer = find(theirs, ours)
-    return peer is not None and any(
-        has_socket(folder, peer.inode)
-        for folder in PROC.iterdir()
-        if folder.name.isdigit() and house_of(folder) in houses
-    )
-
-
 def is_of_roots_machine(pid: int) -> bool:
     """Tell whether a process descends from one of root's in another pid namespace than ours.
 

@@ -124,13 +124,8 @@ async def reach(
     )
     if found is None or found.resource["status"] != "RUNNING":
         raise Refused(NOT_FOUND, "Failed to lookup instance")
-    tags = found.resource["tags"].get("items", [])
     network = found.resource["networkInterfaces"][0]["network"]
-    if (
-        found.cut
-        or found.network_down
-        or not admits(cloud.compute, network, tags, SOURCE, int(port))
-    ):
+    if found.cut or found.network_down or not admits(cloud.compute, network, SOURCE, int(port)):
         raise Refused(NOT_REACHED, "failed to connect to backend")
     try:
         return await asyncio.open_connection(found.address, int(port))

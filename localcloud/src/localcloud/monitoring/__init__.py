@@ -1,1 +1,1 @@
-"""Cloud Monitoring: dashboards, and time series of custom metrics."""
+"""Cloud Monitoring: dashboards."""

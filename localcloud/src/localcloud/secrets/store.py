@@ -27,7 +27,6 @@ class Version:
     number: int
     created: float
     crc: int
-    checked: bool  # the client had sent a checksum
     file: str
 
 
@@ -79,8 +78,8 @@ class Secrets:
         self.save()
         self._sweep()
 
-    def add_version(self, secret: Secret, data: bytes, crc: int, checked: bool) -> Version:
-        version = Version(len(secret.versions) + 1, self.now(), crc, checked, uuid.uuid4().hex)
+    def add_version(self, secret: Secret, data: bytes, crc: int) -> Version:
+        version = Version(len(secret.versions) + 1, self.now(), crc, uuid.uuid4().hex)
         descriptor = os.open(
             self.folder / version.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600
         )

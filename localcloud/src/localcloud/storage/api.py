@@ -11,7 +11,6 @@ import base64
 import contextlib
 import functools
 import json
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -25,10 +24,8 @@ from localcloud.storage.checks import (
     check_change,
     check_conditions,
     check_identity,
-    check_keys,
     check_metadata,
     check_name,
-    check_payer,
     check_rate,
     check_request,
     check_supported,
@@ -56,18 +53,9 @@ def handlers(cloud: "Cloud") -> dict[str, "Handler"]:
         "storage.objects.patch": patch,
         "storage.objects.delete": delete,
         "storage.objects.compose": compose,
-        "storage.objects.copy": copy,
         "storage.objects.rewrite": rewrite,
     }
-    return {
-        method: functools.partial(_checked, cloud, handler) for method, handler in table.items()
-    }
-
-
-async def _checked(cloud: "Cloud", handler: Callable, call: "Call") -> Any:
-    check_keys(call)
-    check_payer(cloud, call)
-    return await handler(cloud, call)
+    return {method: functools.partial(handler, cloud) for method, handler in table.items()}
 
 
 async def get(cloud: "Cloud", call: "Call") -> dict | web.StreamResponse:
@@ -80,23 +68,15 @@ async def get(cloud: "Cloud", call: "Call") -> dict | web.StreamResponse:
 
 async def list_objects(cloud: "Cloud", call: "Call") -> dict:
     params = call.params
-    found = find_bucket(cloud, call)
+    find_bucket(cloud, call)
     limit = min(params.get("maxResults") or MAX_PAGE, MAX_PAGE)
-    if params.get("filter"):
-        raise ApiError(501, "notImplemented", "The embedded cloud filters no lists of objects")
-    if params.get("includeFoldersAsPrefixes") and params.get("delimiter") != "/":
-        message = "includeFoldersAsPrefixes is only applicable if delimiter is set to '/'."
-        raise ApiError(400, "invalid", message)
-    glob, prefix = None, params.get("prefix", "")
-    if "matchGlob" in params:
-        glob, literal = translate_glob(params["matchGlob"])
-        prefix = prefix or literal
+    for key in ("filter", "softDeleted", "matchGlob"):
+        if params.get(key):
+            raise ApiError(501, "notImplemented", f"The embedded cloud lists no objects by {key}")
+    prefix = params.get("prefix", "")
     start = params.get("startOffset", "").encode()
     if params.get("pageToken"):
         start = read_page_token(params["pageToken"])
-    if params.get("softDeleted"):
-        check_nothing_kept(found)
-        return {"kind": "storage#objects"}
     items, prefixes, following = cloud.storage.list_objects(
         params["bucket"],
         prefix,
@@ -105,7 +85,6 @@ async def list_objects(cloud: "Cloud", call: "Call") -> dict:
         params.get("endOffset", "").encode(),
         limit,
         params.get("includeTrailingDelimiter", False),
-        glob,
     )
     answer: dict[str, Any] = {"kind": "storage#objects"}
     if items:
@@ -123,43 +102,6 @@ def read_page_token(token: str) -> bytes:
         return base64.b64decode(token, altchars=b"-_", validate=True)
     except ValueError:
         raise ApiError(400, "invalid", f"Invalid page token: {token}") from None
-
-
-def translate_glob(glob: str) -> tuple[re.Pattern[str], str]:
-    """Return a matchGlob pattern as a regular expression, and the literal text that it begins with.
-
-    `**` crosses slashes, `*` and `?` do not; `**/` at the beginning also matches no folder at all;
-    `[a-z]`, `[!a-z]` and `{one,two}` as documented.
-    """
-    out, at, depth = "", 0, 0
-    while at < len(glob):
-        char = glob[at]
-        charset = re.compile(r"\[(!?)([^\[\]]+)\]").match(glob, at)
-        if glob.startswith("**/", at) and at == 0:
-            out, at = out + "(?:.*/)?", at + 2
-        elif glob.startswith("**", at):
-            out, at = out + ".*", at + 1
-        elif char == "*":
-            out += "[^/]*"
-        elif char == "?":
-            out += "[^/]"
-        elif charset:
-            inside = charset[2].replace("\\", "\\\\").replace("^", "\\^")
-            out, at = out + f"[{'^' if charset[1] else ''}{inside}]", charset.end() - 1
-        elif char == "{":
-            out, depth = out + "(?:", depth + 1
-        elif char == "}" and depth:
-            out, depth = out + ")", depth - 1
-        elif char == "," and depth:
-            out += "|"
-        else:
-            out += re.escape(char)
-        at += 1
-    literal = re.match(r"[^*?\[{]*", glob)
-    try:
-        return re.compile(out, re.DOTALL), literal[0] if literal else ""
-    except re.error:
-        raise ApiError(400, "invalid", f"Invalid matchGlob: {glob}") from None
 
 
 async def patch(cloud: "Cloud", call: "Call") -> dict:
@@ -199,14 +141,6 @@ async def delete(cloud: "Cloud", call: "Call") -> None:
     resource = find_object(cloud, call)
     check_request(call, resource)
     cloud.storage.delete(resource)
-
-
-def check_nothing_kept(bucket: dict) -> None:
-    """Raise 501 where Google would keep what was deleted: here nothing is."""
-    kept = int(bucket.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0))
-    if kept:
-        text = "The embedded cloud keeps nothing after its deletion: no soft-deleted objects"
-        raise ApiError(501, "notImplemented", text)
 
 
 async def compose(cloud: "Cloud", call: "Call") -> dict:
@@ -302,10 +236,6 @@ def copy_object(
         return source
     check_rate(cloud, bucket, name)
     return cloud.storage.copy(source, bucket, new)
-
-
-async def copy(cloud: "Cloud", call: "Call") -> dict:
-    return present(copy_object(cloud, call), origin(call))
 
 
 async def rewrite(cloud: "Cloud", call: "Call") -> dict:

@@ -66,7 +66,6 @@ async def insert_bucket(cloud: "Cloud", call: "Call") -> dict:
     name = body["name"]
     check_bucket_name(name)
     check_lists(call, {})
-    check_kept(cloud, project, body)
     if call.params.get("enableObjectRetention"):
         raise ApiError(
             501, "notImplemented", "The embedded cloud's buckets have no objectRetention"
@@ -120,7 +119,6 @@ async def patch_bucket(cloud: "Cloud", call: "Call") -> dict:
     check_request(call, bucket)
     check_place(call.body or {}, bucket)
     check_lists(call, bucket["iamConfiguration"])
-    check_kept(cloud, bucket["project"], call.body or {})
     return change_bucket(cloud, call, bucket)
 
 
@@ -260,20 +258,6 @@ def check_class_of_place(bucket: dict, storage_class: str | None) -> None:
             f"with locationConstraint {bucket['location']}."
         )
         raise ApiError(400, "invalid", message)
-
-
-def check_kept(cloud: "Cloud", project: str, body: dict) -> None:
-    """Refuse a duration of soft delete that the project's organisation policy does not allow.
-
-    The words are ours.
-    """
-    constraint = "constraints/storage.softDeletePolicySeconds"
-    policy = cloud.projects[project].get("org_policies", {}).get(constraint, {})
-    allowed = policy.get("listPolicy", {}).get("allowedValues")
-    seconds = (body.get("softDeletePolicy") or {}).get("retentionDurationSeconds")
-    if allowed and seconds is not None and str(seconds) not in allowed:
-        message = f"'{constraint}' constraint violated for 'projects/{project}': {seconds} is not allowed."
-        raise ApiError(412, "conditionNotMet", message)
 
 
 def check_soft_delete(seconds: int) -> None:

@@ -4,9 +4,7 @@ how it is shown.
 
 import hashlib
 import json
-import re
 from base64 import b64decode, b64encode
-from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -50,12 +48,6 @@ REFUSED = {
     "retention",
     "acl",
 }
-KEYS = (
-    "kmsKeyName",
-    "destinationKmsKeyName",
-    "X-Goog-Encryption-",
-    "X-Goog-Copy-Source-Encryption-",
-)
 PRIVATE_ACLS = ("private", "projectPrivate", "bucketOwnerFullControl", "bucketOwnerRead")
 MAX_CUSTOM = 8 << 10  # bytes of all keys and values of an object's custom metadata
 NOT_PUBLIC = (
@@ -198,19 +190,6 @@ def check_request(call: "Call", current: dict | None, reading: bool = False) -> 
             )
 
 
-def check_keys(call: "Call") -> None:
-    """Refuse keys of the client's own: content that can be read without them would be no secret."""
-    names = [
-        name
-        for name in (*call.params, *call.headers)
-        if name.lower().startswith(tuple(map(str.lower, KEYS)))
-    ]
-    if names:
-        raise ApiError(
-            501, "notImplemented", f"The embedded cloud keeps no encryption keys ({names[0]})"
-        )
-
-
 def check_rate(cloud: "Cloud", bucket: str, name: str) -> None:
     """Raise 429 for a second write of one name within a second. Deleting is free here."""
     if cloud.storage.is_too_soon(bucket, name):
@@ -269,13 +248,6 @@ def check_supported(cloud: "Cloud", call: "Call", body: dict, bucket: str | None
     check_acl(params.get("predefinedAcl") or params.get("destinationPredefinedAcl"), access)
 
 
-def check_payer(cloud: "Cloud", call: "Call") -> None:
-    """Raise 400 for a project to bill that is not there."""
-    named = call.params.get("userProject")
-    if named and not cloud.project_named(named):
-        raise ApiError(400, "invalid", "User project specified in the request is invalid.")
-
-
 def check_identity(body: dict, true: dict[str, Any]) -> None:
     """Refuse a body that names another thing than its path; Google passes over most of it."""
     for key, right in true.items():
@@ -320,20 +292,6 @@ def check_change(old: dict, new: dict) -> None:
     if new.get("storageClass", old["storageClass"]) != old["storageClass"]:
         message = "The storage class of an object can only be changed by rewriting the object."
         raise ApiError(400, "invalid", message)
-    if "customTime" in old and (
-        "customTime" not in new or moment(new["customTime"]) < moment(old["customTime"])
-    ):
-        raise ApiError(
-            400,
-            "invalid",
-            "The customTime of an object cannot be removed or set to an earlier time.",
-        )
-
-
-def moment(text: str) -> datetime:
-    """The time of an RFC 3339 text, to the microsecond."""
-    text = re.sub(r"\.(\d+)", lambda found: f".{found[1][:6]:0<6}", text.upper())
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
 def check_hashes(fields: dict) -> None:

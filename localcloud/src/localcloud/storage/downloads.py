@@ -7,7 +7,6 @@ Not covered: multi-range downloads (the whole object is sent, as by Google).
 """
 
 import asyncio
-import gzip
 import re
 from datetime import datetime, timezone
 from email.utils import format_datetime
@@ -49,8 +48,6 @@ def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
 async def download(cloud: "Cloud", call: "Call", resource: dict) -> web.StreamResponse:
     """Send an object's content, or the part of it that the Range header asks for."""
     size = int(resource["size"])
-    if is_to_be_unpacked(call, resource):
-        return await unpack(cloud, call, resource)
     try:
         part = parse_range(call.request.headers.get("Range"), size)
     except ApiError as error:
@@ -81,46 +78,6 @@ async def download(cloud: "Cloud", call: "Call", resource: dict) -> web.StreamRe
             if (under_way := under_way + len(data)) >= WINDOW:
                 await asyncio.sleep(cloud.link.seconds(call.request["laptop"]))
                 under_way = 0
-        await response.write_eof()
-        return response
-
-
-def is_to_be_unpacked(call: "Call", resource: dict) -> bool:
-    """Whether gzip content goes to a client that takes none:
-    https://cloud.google.com/storage/docs/transcoding.
-    """
-    takes_gzip = "gzip" in call.headers.get("Accept-Encoding", "").lower()
-    verbatim = "no-transform" in resource.get("cacheControl", "")
-    return resource.get("contentEncoding") == "gzip" and not takes_gzip and not verbatim
-
-
-async def unpack(cloud: "Cloud", call: "Call", resource: dict) -> web.StreamResponse:
-    """Send the whole of what gzip content holds; a Range does not count, and the hashes are of what
-    is stored.
-    """
-    with cloud.storage.open_content(resource) as packed:
-        if packed.read(2) != b"\x1f\x8b":
-            raise ApiError(
-                503,
-                "backendError",
-                "The object is not the gzip that its contentEncoding says it is.",
-            )
-        packed.seek(0)
-        headers = {
-            **media_headers(resource),
-            **({"Last-Modified": last_modified(resource)} if xml.is_one(call.request.path) else {}),
-            "Warning": "214 UploadServer gunzipped",
-            "Vary": "Accept-Encoding",
-        }
-        for name in ("Content-Encoding", "Accept-Ranges"):
-            headers.pop(name, None)
-        headers["X-GUploader-Response-Body-Transformations"] = "gunzipped"
-        response = web.StreamResponse(headers=headers)
-        response.enable_chunked_encoding()
-        await response.prepare(call.request)
-        with gzip.open(packed) as content:
-            while data := await asyncio.to_thread(content.read, BLOCK):
-                await response.write(data)
         await response.write_eof()
         return response
 

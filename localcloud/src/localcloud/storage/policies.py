@@ -6,7 +6,7 @@ Not covered: policies of single objects and of managed folders.
 
 from localcloud.call import Call, Cloud
 from localcloud.errors import ApiError
-from localcloud.identity.iam import is_stale, shown, version_of
+from localcloud.identity.iam import is_stale, shown
 from localcloud.identity.permissions import PUBLIC, allowed, is_private
 from localcloud.identity.roles import exists
 from localcloud.storage.checks import NOT_PUBLIC, find_bucket, policy_of
@@ -32,14 +32,7 @@ async def set_iam_policy(cloud: "Cloud", call: "Call") -> dict:
     resource = f"projects/{bucket['project']}/buckets/{bucket['name']}"
     bindings = cloud.iam.checked(resource, body)
     cloud.iam.note(resource, policy_of(cloud, bucket)["bindings"], bindings)
-    uniform = bucket["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"]
-    if version_of(bindings) == 3 and not uniform:
-        raise ApiError(
-            412, "conditionNotMet", "IAM Conditions need uniform bucket-level access on the bucket"
-        )
-    cloud.storage.set_policy(
-        bucket["name"], {"bindings": bindings, "version": version_of(bindings)}
-    )
+    cloud.storage.set_policy(bucket["name"], {"bindings": bindings, "version": 1})
     return policy_of(cloud, bucket)
 
 

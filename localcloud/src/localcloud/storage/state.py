@@ -21,7 +21,6 @@ import contextlib
 import json
 import math
 import os
-import re
 import sqlite3
 import time
 import uuid
@@ -299,7 +298,6 @@ class Storage:
         end: bytes = b"",
         limit: int = 1000,
         trailing: bool = False,
-        glob: re.Pattern[str] | None = None,
     ) -> tuple[list[dict], list[str], bytes | None]:
         """Return one page: objects, common prefixes, and the name at which the next page starts.
 
@@ -315,8 +313,6 @@ class Storage:
             query = "SELECT name, resource FROM objects WHERE bucket=? AND name>=? AND name<? ORDER BY name"
             with contextlib.closing(self.db.execute(query, (bucket, low, high))) as rows:
                 for name, resource in rows:
-                    if glob is not None and not glob.fullmatch(name.decode()):
-                        continue
                     if len(items) + len(prefixes) >= limit:
                         return items, prefixes, name
                     cut = name.find(separator, len(head)) if separator else -1

@@ -1,20 +1,16 @@
-"""Cloud Storage's XML API, as far as objects go: they are read, written whole, copied, deleted and
-listed by their names, /BUCKET/OBJECT.
+"""Cloud Storage's XML API, as far as obstore goes: objects are read and written whole by their names,
+/BUCKET/OBJECT.
 
 Each request is one of the JSON API in other words. A reader who says not who he is gets 403, but
 for a bucket that everybody may read; one with a token that is none gets 401.
 
-Uploads in parts are in parts.py.
-
-Not covered: buckets, access lists of what is written, signed URLs, HMAC keys, buckets as host
-names, entity tags that are MD5 sums.
+Not covered: buckets, lists, copies, deletion, uploads in parts, access lists, signed URLs, HMAC keys.
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-from urllib.parse import parse_qsl, unquote, urlencode
+from urllib.parse import unquote, urlencode
 from xml.sax.saxutils import escape
 
 from aiohttp import web
@@ -38,29 +34,11 @@ CODES = {
     ),
     503: ("ServiceUnavailable", "Service unavailable. Please retry."),
 }
-SCHEMA = "http://doc.s3.amazonaws.com/2006-03-01"
 # Headers of writes that mean what is not served.
-UNSERVED = ("x-goog-acl", "x-goog-storage-class", "content-md5", "x-amz-")
+UNSERVED = ("x-goog-acl", "x-goog-storage-class", "x-goog-copy-source", "content-md5", "x-amz-")
 CONDITIONS = {
     "x-goog-if-generation-match": "ifGenerationMatch",
     "x-goog-if-metageneration-match": "ifMetagenerationMatch",
-}
-# Parameters of lists, and what they are in the JSON API.
-LISTED = {
-    "prefix": "prefix",
-    "delimiter": "delimiter",
-    "max-keys": "maxResults",
-    "continuation-token": "pageToken",
-    "start-after": "startOffset",
-    "marker": "startOffset",
-}
-# Reasons that are this API's own words already (parts.py).
-OWN_CODES = {
-    "NoSuchUpload",
-    "InvalidPart",
-    "InvalidPartOrder",
-    "EntityTooSmall",
-    "MalformedCompleteMultipartUploadRequest",
 }
 NO_BUCKET = ("NoSuchBucket", "The specified bucket does not exist.")
 ANONYMOUS = (
@@ -85,10 +63,6 @@ class Asked:
     values: dict[str, str]
     path: str
     query: dict[str, str]
-    body: bytes = b""
-
-    async def read(self) -> bytes:
-        return self.body
 
     @property
     def line(self) -> str:
@@ -100,18 +74,14 @@ def asked(
 ) -> Asked | None:
     """Return what a request other than a read means; None for what is not served."""
     name = object_of(path)
-    if not name:
-        return listing(bucket, query) if verb == "GET" else None
-    if query or any(key.lower().startswith(UNSERVED) for key in headers):
+    if (
+        not name
+        or verb != "PUT"
+        or query
+        or any(key.lower().startswith(UNSERVED) for key in headers)
+    ):
         return None
     conditions = {own: headers[key] for key, own in CONDITIONS.items() if key in headers}
-    values = {"bucket": bucket, "object": name}
-    if verb == "DELETE":
-        return Asked("storage.objects.delete", values, "/storage/v1/b", conditions)
-    if verb != "PUT":
-        return None
-    if source := headers.get("x-goog-copy-source"):
-        return copied(source, values, conditions)
     upload = {"uploadType": "media", "name": name, **conditions}
     if "Content-Encoding" in headers:
         upload["contentEncoding"] = headers["Content-Encoding"]
@@ -119,36 +89,10 @@ def asked(
     return Asked("storage.objects.insert", {"bucket": bucket}, path, upload)
 
 
-def copied(source: str, values: dict[str, str], conditions: dict[str, str]) -> Asked:
-    """A copy of the object BUCKET/OBJECT onto another."""
-    bucket, _, name = unquote(source.lstrip("/"), errors="surrogateescape").partition("/")
-    both = {
-        "sourceBucket": bucket,
-        "sourceObject": name,
-        "destinationBucket": values["bucket"],
-        "destinationObject": values["object"],
-    }
-    return Asked("storage.objects.copy", both, "/storage/v1/b", conditions, b"{}")
-
-
-def listing(bucket: str, query: str) -> Asked | None:
-    """A list of a bucket's objects; None with a parameter that is not served."""
-    given = dict(parse_qsl(query, keep_blank_values=True, errors="surrogateescape"))
-    if given.pop("list-type", "1") not in ("1", "2") or given.keys() - LISTED.keys():
-        return None
-    message = {LISTED[key]: text for key, text in given.items() if text}
-    if "start-after" in given or "marker" in given:
-        message["startOffset"] += "\0"  # which begins behind it
-    return Asked("storage.objects.list", {"bucket": bucket}, "/storage/v1/b", message)
-
-
-def describe(done: Asked, answer: web.StreamResponse) -> web.StreamResponse:
+def describe(answer: web.StreamResponse) -> web.StreamResponse:
     """The answer of the JSON API in the words of this one."""
-    if done.method == "storage.objects.delete" or not isinstance(answer, web.Response):
-        return answer
+    assert isinstance(answer, web.Response)
     found = json.loads(answer.body or b"{}")  # type: ignore[arg-type]
-    if done.method == "storage.objects.list":
-        return page(done, found)
     headers = {
         "ETag": f'"{found["etag"]}"',
         "x-goog-generation": found["generation"],
@@ -156,44 +100,7 @@ def describe(done: Asked, answer: web.StreamResponse) -> web.StreamResponse:
         "x-goog-stored-content-length": found["size"],
         "x-goog-hash": f"crc32c={found['crc32c']}",
     }
-    if done.method == "storage.objects.insert":
-        return web.Response(headers=headers, content_type="text/html")
-    text = tag("LastModified", found["updated"]) + tag("ETag", headers["ETag"])
-    return document("CopyObjectResult", text, headers)
-
-
-def page(done: Asked, found: dict[str, Any]) -> web.Response:
-    """A page of a list of objects."""
-    rows = [
-        tag("Key", row["name"])
-        + tag("Generation", row["generation"])
-        + tag("MetaGeneration", row["metageneration"])
-        + tag("LastModified", row["updated"])
-        + tag("ETag", f'"{row["etag"]}"')
-        + tag("Size", row["size"])
-        for row in found.get("items", [])
-    ]
-    folders = [tag("Prefix", each) for each in found.get("prefixes", [])]
-    following = found.get("nextPageToken", "")
-    text = tag("Name", done.values["bucket"]) + tag("Prefix", done.query.get("prefix", ""))
-    text += tag("KeyCount", str(len(rows) + len(folders)))
-    text += tag("MaxKeys", done.query.get("maxResults", "1000"))
-    text += tag("IsTruncated", str(bool(following)).lower())
-    if following:
-        text += tag("NextContinuationToken", following) + tag("NextMarker", following)
-    text += "".join(f"<Contents>{row}</Contents>" for row in rows)
-    text += "".join(f"<CommonPrefixes>{each}</CommonPrefixes>" for each in folders)
-    return document("ListBucketResult", text, {})
-
-
-def tag(name: str, text: str) -> str:
-    return f"<{name}>{escape(text)}</{name}>"
-
-
-def document(name: str, text: str, headers: dict[str, str]) -> web.Response:
-    whole = f"<?xml version='1.0' encoding='UTF-8'?><{name} xmlns='{SCHEMA}'>{text}</{name}>"
-    kind = {"Content-Type": "application/xml; charset=UTF-8"}
-    return web.Response(body=whole.encode(errors="replace"), headers={**headers, **kind})
+    return web.Response(headers=headers, content_type="text/html")
 
 
 def bucket_of(path: str, services: tuple[str, ...]) -> str | None:
@@ -237,8 +144,6 @@ def refusal(error: ApiError) -> web.Response:
     )
     if error.message == NO_BUCKET[1]:
         code, message = NO_BUCKET
-    if error.reason in OWN_CODES:
-        code, message = error.reason, error.message
     details = f"<Details>{escape(error.message)}</Details>"
     text = f"<?xml version='1.0' encoding='UTF-8'?><Error><Code>{code}</Code><Message>{message}</Message>{details}</Error>"
     headers = {"Content-Type": "application/xml; charset=UTF-8"}

@@ -1,1 +1,0 @@
-"""Cloud Build: builds of container images, run by podman on this host."""

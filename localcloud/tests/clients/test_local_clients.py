@@ -1,0 +1,140 @@
+"""Clients that no one here wrote, as people use them with the embedded cloud: rclone, gcloud, obstore. kubectl is
+in kubernetes/, gcloud's ssh in compute/.
+"""
+
+import os
+import shutil
+import subprocess
+import time
+import uuid
+from datetime import datetime, timezone
+
+import pytest
+from local_gcloud import Gcloud
+
+MB = 1 << 20
+
+
+@pytest.fixture
+def bucket(cloud):
+    name = f"clients-{uuid.uuid4().hex[:12]}"
+    body = {"name": name, "location": "US-CENTRAL1"}
+    cloud.call("POST", "/storage/v1/b?project=berg-local", body)
+    return name
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A folder with a large file, an empty one, and one of a difficult name."""
+    folder = tmp_path / "files"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "big").write_bytes(os.urandom(20 * MB))
+    (folder / "sub/grüße 100%.txt").write_text("hello")
+    (folder / "empty").touch()
+    return folder
+
+
+@pytest.fixture
+def gcloud(cloud, tmp_path):
+    cloud.call("GET", "/_berg/requests")  # so that there is a token
+    (tmp_path / "gcloud").mkdir()
+    token = cloud.session.credentials.token
+    return Gcloud(cloud.url, "berg-local", token, tmp_path / "gcloud")
+
+
+def same(one, other) -> bool:
+    return not subprocess.run(["diff", "-r", str(one), str(other)]).returncode
+
+
+@pytest.mark.skipif(not shutil.which("rclone"), reason="rclone is not installed")
+def test_rclone(cloud, bucket, files, tmp_path):
+    cloud.call("GET", "/_berg/requests")
+    token = (
+        f'{{"access_token": "{cloud.session.credentials.token}", "expiry": "2099-01-01T00:00:00Z"}}'
+    )
+    settings = f"[gs]\ntype = google cloud storage\nproject_number = 1\ntoken = {token}\n"
+    (tmp_path / "conf").write_text(f"{settings}endpoint = {cloud.url}/storage/v1/\n")
+
+    def rclone(*words):
+        words = ["rclone", "--config", str(tmp_path / "conf"), "--retries=1", *words]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    there = f"gs:{bucket}/a"
+    rclone("sync", str(files), there)
+    rclone("check", str(files), there)
+    rclone("copy", there, f"gs:{bucket}/b")
+    assert {*rclone("lsf", "-R", f"gs:{bucket}/b").splitlines()} == {
+        "big",
+        "empty",
+        "sub/",
+        "sub/grüße 100%.txt",
+    }
+    rclone("copy", f"gs:{bucket}/b", str(tmp_path / "back"))
+    assert same(files, tmp_path / "back")
+    rclone("deletefile", f"{there}/empty")
+    assert "empty" not in rclone("lsf", there)
+
+
+def test_gcloud_storage(gcloud, bucket, files, tmp_path):
+    there = f"gs://{bucket}"
+    gcloud("storage", "rsync", "--recursive", str(files), f"{there}/a")
+    assert gcloud("storage", "ls", f"{there}/a").split() == [
+        f"{there}/a/big",
+        f"{there}/a/empty",
+        f"{there}/a/sub/",
+    ]
+    gcloud("storage", "cp", f"{there}/a/sub/grüße 100%.txt", f"{there}/b.txt")
+    assert gcloud("storage", "cat", f"{there}/b.txt") == "hello"
+    (tmp_path / "back").mkdir()
+    gcloud("storage", "rsync", "--recursive", f"{there}/a", str(tmp_path / "back"))
+    assert same(files, tmp_path / "back")
+    gcloud("storage", "rm", f"{there}/b.txt")
+    assert gcloud.run("storage", "cat", f"{there}/b.txt").returncode
+    assert (
+        gcloud("storage", "buckets", "describe", there, "--format=value(location)")
+        == "US-CENTRAL1\n"
+    )
+
+
+def test_gcloud_compute(cloud, gcloud):
+    zone = "us-central1-c"
+    disk = {
+        "boot": True,
+        "initializeParams": {"sourceImage": "projects/debian-cloud/global/images/family/debian-12"},
+    }
+    made = {"name": "seen", "disks": [disk], "networkInterfaces": [{}]}
+    made["machineType"] = f"zones/{zone}/machineTypes/e2-medium"
+    base = f"/compute/v1/projects/berg-local/zones/{zone}"
+    operation = cloud.call("POST", f"{base}/instances", made)
+    cloud.call("POST", f"{base}/operations/{operation['name']}/wait", {})
+    assert "seen" in gcloud("compute", "instances", "list", "--format=value(name)").split()
+    words = ("compute", "instances", "describe", "seen", f"--zone={zone}", "--format=value(status)")
+    assert gcloud(*words) == "RUNNING\n"
+    cloud.call("DELETE", f"{base}/instances/seen")
+
+
+def test_obstore(cloud, bucket):
+    obstore = pytest.importorskip("obstore")
+    pytest.importorskip("obstore.store")
+    cloud.call("GET", "/_berg/requests")
+    far = datetime(2099, 1, 1, tzinfo=timezone.utc)
+    token = cloud.session.credentials.token
+    store = obstore.store.GCSStore(
+        bucket,
+        config={"base_url": cloud.url},
+        client_options={"allow_http": True},
+        credential_provider=lambda: {"token": token, "expires_at": far},
+        retry_config={"max_retries": 0},
+    )
+    about = {"Content-Type": "text/plain", "writer": "us"}
+    made = obstore.put(store, "new/é", b"0123456789", mode="create", attributes=about)
+    assert bytes(obstore.get(store, "new/é").bytes()) == b"0123456789"
+    assert bytes(obstore.get_range(store, "new/é", start=2, length=3)) == b"234"
+    with pytest.raises(obstore.exceptions.AlreadyExistsError):
+        obstore.put(store, "new/é", b"late", mode="create")
+    time.sleep(1.1)  # Google takes one change of an object a second.
+    obstore.put(store, "new/é", b"next", mode={"version": made["version"]})
+    with pytest.raises(FileNotFoundError):
+        obstore.get(store, "none")
