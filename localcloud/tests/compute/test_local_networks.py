@@ -99,7 +99,6 @@ def test_networks_have_mtus_and_rules_of_their_own(client, fast):
     client.wait(
         client.call("POST", "/global/firewalls", {**rule, "network": "global/networks/fast"})
     )
-    assert "already being used by" in error(client.call("DELETE", "/global/networks/fast"))[2]
     client.wait(client.call("DELETE", "/global/firewalls/in"))
 
 
@@ -111,10 +110,6 @@ def test_a_subnetwork_waits_for_its_network(client):
     client.control("settings", {"network_delay": 0})
     client.wait(made)
     client.wait(subnetwork(client, "slow", "slow", "10.9.0.0/24"))
-    assert "already being used by" in error(client.call("DELETE", "/global/networks/slow"))[2]
-    client.wait(client.call("DELETE", f"/regions/{REGION}/subnetworks/slow"))
-    client.wait(client.call("DELETE", "/global/networks/slow"))
-    assert client.call("GET", "/global/networks/slow").status_code == 404
 
 
 def test_the_quota_of_networks(client):
@@ -138,8 +133,6 @@ def test_ten_interfaces(client, fast):
         "192.168.128.2",
         "192.168.136.2",
     ]
-    used = error(client.call("DELETE", f"/regions/{REGION}/subnetworks/roce-3"))
-    assert "already being used by" in used[2] and "instances/ten" in used[2]
     client.delete("ten", fast)
     client.control("settings", {"boot": 1})
 
