@@ -12,6 +12,7 @@ from conftest import Cloud
 from berg import gce, google
 from berg import job as jobs
 from berg.clients.reap import Leftover, delete
+from berg.config import Config
 from berg.features import roce
 from berg.job import State
 
@@ -70,12 +71,22 @@ def test_a_devbox_without_a_record_goes_only_if_a_person_says_so(
     assert not has_machine(cloud, "box")
 
 
+def leave_disk(config: Config, name: str, labels: dict[str, str]) -> None:
+    """What a machine leaves whose disk does not go with it."""
+    zone, (project, family) = "/zones/us-central1-a", config.default_image.split("/")
+    image = f"projects/{project}/global/images/family/{family}"
+    disk = {"boot": True, "initializeParams": {"sourceImage": image, "labels": labels}}
+    body = {"name": name, "machineType": f"{zone[1:]}/machineTypes/e2-medium", "disks": [disk]}
+    network = {"networkInterfaces": [{"network": "global/networks/default"}]}
+    google.do(config, "POST", f"{zone}/instances", {**body, **network})
+    google.do(config, "DELETE", f"{zone}/instances/{name}")
+
+
 def test_disks_groups_and_templates_that_nothing_uses_go(cloud: Cloud, project: Path) -> None:
     config = cloud.config
     labels = {"berg": "1", "berg-bucket": gce.bucket_label(config), "berg-user": config.user}
-    disk = {"name": "spare", "sizeGb": "10", "labels": {**labels, "berg-kind": "job"}}
-    google.do(config, "POST", "/zones/us-central1-a/disks", disk)
-    google.do(config, "POST", "/zones/us-central1-a/disks", {"name": "mine", "sizeGb": "10"})
+    leave_disk(config, "spare", {**labels, "berg-kind": "job"})
+    leave_disk(config, "mine", {})
     other = Leftover("disk", "mine", "/zones/us-central1-a/disks/mine", "17", "", "", "")
     delete(config, other)  # of that name, and gone since
     words = ["run", "-g", "0", "-n", "spot", "--spot", "sleep 300"]
@@ -95,7 +106,7 @@ def test_disks_groups_and_templates_that_nothing_uses_go(cloud: Cloud, project: 
     kinds = {line.split()[0] for line in done.stdout.splitlines()[1:]}
     assert kinds >= {"group", "disk", "policy", "template"}, done.stdout
     policies = {row["name"] for row in google.items(config, "/aggregated/resourcePolicies")}
-    assert "theirs" in policies and "spot" not in policies
+    assert "theirs" in policies and "spot" not in policies, done.stdout + done.stderr
     disks = {row["name"] for row in google.items(config, "/aggregated/disks")}
     assert "mine" in disks and "spare" not in disks and not has_machine(cloud, "spot")
     assert not [*google.items(config, "/aggregated/instanceGroupManagers")]

@@ -137,6 +137,7 @@ async def delete_policy(compute: Compute, call: Call) -> dict:
 
 HANDLERS = {
     "resourcePolicies.insert": insert_policy,
+    "resourcePolicies.get": get_policy,
     "resourcePolicies.aggregatedList": list_policies,
     "resourcePolicies.delete": delete_policy,
 }
