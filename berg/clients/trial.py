@@ -5,6 +5,7 @@ to one file, without names and addresses, that can be sent to Berg's authors.
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -104,12 +105,12 @@ class Trial:
                 raise Unexpected(f"not within {PATIENCE // 60} minutes: {what}")
             time.sleep(3)
 
-    def is_running(self, name: str, attempt: int = 1) -> bool:
+    def is_running(self, name: str) -> bool:
         """Whether a job's command runs; raises Unexpected if it has ended."""
         state = self.state(name)
         if state["state"] in records.FINAL:
             raise Unexpected(f"{state['state']} too early: {state['reason']}")
-        return bool(state["state"] == records.RUNNING and state["attempt"] >= attempt)
+        return bool(state["state"] == records.RUNNING)
 
     def file(self, name: str, path: str) -> str:
         """A result of a job, as `berg fetch` brings it; "" without it."""
@@ -184,7 +185,7 @@ def spot(trial: Trial, name: str, options: list[str]) -> str:
     trial.submit(name, *options, command)
     trial.until("it runs", lambda: trial.is_running(name))
     time.sleep(45)  # so that a moment is in the bucket, whatever the notice is worth
-    for machine in gce.machines(trial.config, name, "", ""):
+    for machine in gce.machines(trial.config, name):
         google.do(trial.config, "POST", f"{machine.path}/simulateMaintenanceEvent")
     trial.berg("wait", name)
     expect(trial.file(name, "attempts"), "1\n2\n", "the file that both attempts wrote")
@@ -219,8 +220,11 @@ def data(trial: Trial, name: str, options: list[str]) -> str:
 
 def secret(trial: Trial, name: str, options: list[str]) -> str:
     word = secrets.token_hex(8)
-    trial.submit(name, *options, "--secret", "TRIED", "test -n $TRIED", TRIED=word)
+    command = 'printf %s "$TRIED" | sha256sum'
+    trial.submit(name, *options, "--secret", "TRIED", command, TRIED=word)
     trial.berg("wait", name)
+    hashed = hashlib.sha256(word.encode()).hexdigest()
+    expect(hashed in trial.berg("log", name), True, "the hash of the secret in the log")
     return "the command had it"
 
 
@@ -239,7 +243,7 @@ def pod(trial: Trial, name: str, options: list[str]) -> str:
 
 
 def tpu(trial: Trial, name: str, options: list[str]) -> str:
-    trial.submit(name, *options, "ls -d /dev/accel* /dev/vfio/*")
+    trial.submit(name, *options, "ls -d /dev/* /dev/vfio/* | grep -E 'accel|vfio/'")
     trial.berg("wait", name)
     return " ".join(re.findall(r"^/dev/\S+", trial.berg("log", name), re.M))
 
@@ -313,7 +317,8 @@ def reap(trial: Trial, name: str, options: list[str]) -> str:
             trial.berg(*words, "-y", f"{trial.prefix}-data" if words[0] == "data" else mine)
     del trial.answers[known:]
     found = [machine.name for machine in gce.machines(trial.config)]
-    found += [row["name"] for row in json.loads(trial.berg("reap", "--json"))]
+    for words in (["reap", "--json"], ["list", "--all-jobs", "--json"]):
+        found += [row["name"] for row in json.loads(trial.berg(*words))]
     expect([each for each in found if each.startswith(trial.prefix)], [], "what is left")
     return "nothing is left"
 
@@ -384,8 +389,9 @@ def try_(
         rows = [[step.name, terminal.dollars(prices[step.name]), step.proves] for step in steps]
         if not as_json:
             terminal.show_table(["STEP", "COSTS", "PROVES"], rows)
-        usd = sum(each or 0 for each in prices.values())
-        if not terminal.confirm(f"Run them, for about {terminal.dollars(usd)}?", yes, "-y"):
+        sum_known = terminal.dollars(sum(usd or 0 for usd in prices.values()))
+        more = " and what has no known price" if None in prices.values() else ""
+        if not terminal.confirm(f"Run them, for about {sum_known}{more}?", yes, "-y"):
             raise BergError("nothing was run")
         results = run_all(trial, steps)
         file = "" if all(row.is_good for row in results) else write_answers(trial, results)
@@ -410,7 +416,7 @@ def run_all(trial: Trial, steps: list[Step]) -> list[Result]:
         trial.is_over = True
         pool.shutdown(cancel_futures=True)
         trial.is_over = False
-        results.append(take(trial, Step(reap, "no machine, disk or group stays")))
+        results.append(take(trial, Step(reap, "no machine, disk, group or job stays")))
         tell(results[-1])
     return results
 
