@@ -558,7 +558,7 @@ def kill(names: tuple[str, ...], everything: bool, now: bool, yes: bool, as_json
     """
     if bool(names) == everything:
         raise click.UsageError("give the name of a job, or --all")
-    config = Config.load()
+    began, config = time.time(), Config.load()
     wanted = ["*"] if everything else names
     chosen = choose(config, wanted, lambda state: not state.is_final, has_machines=True)
     if not chosen:
@@ -572,7 +572,7 @@ def kill(names: tuple[str, ...], everything: bool, now: bool, yes: bool, as_json
         if rows.number_of(name) is not None:
             end = to_kill_row(config, name, is_agreed)
         else:
-            end = to_kill(config, name, now, is_agreed)
+            end = to_kill(config, name, now, is_agreed, began)
         return lambda: {"name": name, "done": "ended", "became": end()}
 
     each_of(chosen, prepare, as_json)
@@ -580,10 +580,21 @@ def kill(names: tuple[str, ...], everything: bool, now: bool, yes: bool, as_json
 
 def kill_one(config: Config, name: str, now: bool, yes: bool) -> str:
     """End a job; what it became."""
-    return to_kill(config, name, now, yes)()
+    return to_kill(config, name, now, yes, time.time())()
 
 
-def to_kill(config: Config, name: str, now: bool, yes: bool) -> Callable[[], str]:
+def check_meant(state: State, began: float) -> None:
+    """Raise BergError for a job that was submitted after the command began (seconds since 1970): this
+    computer slept, and what had the name before was meant.
+    """
+    if records.age(state.created_at) < time.time() - began:
+        raise BergError(
+            f"{state.name} was submitted after this command began, and was not touched. "
+            f"If it is meant, repeat the command"
+        )
+
+
+def to_kill(config: Config, name: str, now: bool, yes: bool, began: float) -> Callable[[], str]:
     """Ask what is to be asked before a job ends; return what ends it. Of one whose records are missing
     or damaged the machines are deleted.
     """
@@ -603,6 +614,7 @@ def to_kill(config: Config, name: str, now: bool, yes: bool) -> Callable[[], str
             return "machine deleted"
 
         return delete
+    check_meant(state, began)
     if not state.id == job.id == find(config, name).id:  # then the machines may be another one's
         raise BergError(f"{name} is another job now, which was not touched. See: berg show {name}")
     is_box = job.is_devbox or any(machine.is_devbox for machine in machines)
@@ -731,13 +743,14 @@ def rm(names: tuple[str, ...], yes: bool, as_json: bool) -> None:
     berg rm digits-1121-0930-x7k
     berg rm sweep1 'try-*'
     """
-    config = Config.load()
+    began, config = time.time(), Config.load()
     bucket = Bucket(config)
     chosen = choose(config, names, lambda state: state.is_final)
     with terminal.waiting("Looking what there is"), ThreadPoolExecutor(8) as pool:
         removals = dict(zip(chosen, pool.map(lambda name: removal(config, name), chosen)))
         states = [*pool.map(lambda name: find(config, name), chosen)]
     for state, (name, items) in zip(states, removals.items()):
+        check_meant(state, began)
         size = sum(item.size for item in items) / 1e6
         terminal.say(
             f"{name}: {len(items)} objects, {size:.1f} MB.{of_other(config, state.user, state.created_at)}"
