@@ -11,6 +11,9 @@ moment needs is replaced or deleted, it is copied aside within the bucket. A fil
 open for writing keeps its previous version in the moment, unless it is a log; a single machine
 waits up to 20 seconds for such files before it takes a moment. A restore makes the folder what the
 newest moment says, on a new disk or an old one.
+
+Of machines that write one path, the one of the lowest rank has the plain name; another one's file is
+PATH.~rank1~ in the bucket and in moments, and PATH again where that machine is restored.
 """
 
 import contextlib
@@ -34,7 +37,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from berg.bucket import THREADS, Bucket, Changed, Object, Section, checksum, trouble
@@ -76,7 +79,9 @@ FINAL = "-final"  # suffix of a machine's last moment
 # several machines: they are seldom all quiet at the same time.
 PARTLY = "-partly"
 WHOLE_AGE = 10  # ticks by which a moment may be older that is whole on all machines
+OTHER = ".~rank"  # in names of files whose path a lower rank writes, too
 WRITER = "berg-writer"  # metadata: job, attempt and rank that wrote an object
+T = TypeVar("T")
 Mark = tuple[int, int, int, int]  # inode, size, mtime and ctime: a version of a file
 
 
@@ -167,6 +172,9 @@ class Mirror:
     gone: dict[str, float] = field(default_factory=dict)  # path -> when it was deleted here
     odd: dict[str, str] = field(default_factory=dict)  # path -> why the bucket cannot have it
     links: dict[str, str] = field(default_factory=dict)  # their targets at the last look
+    # Path -> its name in the bucket and in moments, where a lower rank writes a file of that path.
+    names: dict[str, str] = field(default_factory=dict)
+    shared: set[str] = field(default_factory=set)  # paths whose object another machine wrote alike
     refused: dict[str, str] = field(default_factory=dict)  # path -> why it was not sent
     halves: set[str] = field(default_factory=set)  # being rewritten at the last look
     ever_whole: set[str] = field(default_factory=set)  # were whole at some look
@@ -210,14 +218,33 @@ class Mirror:
     def path(self, path: str) -> str:
         return f"{self.folder}/{path}"
 
+    def name(self, path: str) -> str:
+        """The name of the object of a file here."""
+        return self.where + self.names.get(path, path)
+
+    def here(self, name: str) -> str | None:
+        """The path here of a name in the bucket or in a moment; None for a file of another rank alone."""
+        path, _, rank = name.rpartition(OTHER)
+        if self.machines == 1 or not path:
+            return name
+        if rank != f"{self.disk}~":
+            return None
+        self.names[path] = name
+        return path
+
+    def by_path(self, named: dict[str, T]) -> dict[str, T]:
+        """What is for files here, of what has names of the bucket: a file of this rank before another."""
+        found = {self.here(name): each for name, each in sorted(named.items())}
+        return {path: each for path, each in found.items() if path is not None}
+
     def present(self, paths: Iterable[str]) -> dict[str, Object]:
-        """The plain objects by path: of the job's own folder, and of others that it wrote to."""
+        """The objects by path: of the job's own folder, and of others that it wrote to."""
         others = {path for path in paths if not path.startswith(f"{self.own}/")}
         folders = {path[: path.find("/") + 1] or path for path in others}
         top = self.own.split("/")[0] + "/"
         prefixes = folders | ({f"{self.own}/"} if top not in folders else set())
         found = [item for prefix in prefixes for item in self.bucket.list(self.where + prefix)]
-        return {item.name[len(self.where) :]: item for item in found}
+        return self.by_path({item.name[len(self.where) :]: item for item in found})
 
     # --- the instant
 
@@ -617,7 +644,7 @@ class Mirror:
             if not is_same or (is_longer and not self.has_grown(path, pin)):
                 raise Changed("it was written while it was sent")
 
-        if is_longer and last.size >= TAIL:
+        if is_longer and last.size >= TAIL and path not in self.shared:
             crc = checksum(pin.file, last.size, pin.size, last.crc, check)
             if row := last if pin.size == last.size else self.extended(path, pin, last, crc):
                 return row
@@ -625,10 +652,10 @@ class Mirror:
             return last
         if not is_longer:
             self.copy_aside(path)
-        return self.put(path, pin, last.generation, check)
+        return self.put(path, pin, 0 if path in self.shared else last.generation, check)
 
     def put(self, path: str, pin: Pin, generation: int, check: Callable[[int], None]) -> Row:
-        """Write a file over the object that this disk wrote or restored, and over no other."""
+        """Write a file over the object that this disk wrote or restored, or a higher rank; over no other."""
 
         def counted(count: int) -> None:
             check(count)
@@ -638,7 +665,7 @@ class Mirror:
 
         for _ in range(3):
             try:
-                name, file = self.where + path, Section(pin.file, 0, pin.size, counted)
+                name, file = self.name(path), Section(pin.file, 0, pin.size, counted)
                 if pin.size <= SMALL:
                     data = file.read(pin.size)
                     check(0)
@@ -647,19 +674,40 @@ class Mirror:
                     made = self.bucket.put_bytes(name, data, generation, {WRITER: self.writer})
                 else:
                     made = self.bucket.put(name, file, pin.size, generation, {WRITER: self.writer})
+                self.shared.discard(path)
                 return Row(made.size, made.crc, made.generation)
             except Changed:
                 check(0)
-            there = self.bucket.get(self.where + path)
+            there = self.bucket.get(self.name(path))
             restored = self.restored_rows.get(path, UNKNOWN)
             crc = checksum(pin.file, 0, pin.size, check=check)
             if there and (there.size, there.crc) == (pin.size, crc):
-                return Row(there.size, crc, there.generation)  # of a write whose answer was lost
-            is_known = there and (there.size, there.crc) == (restored.size, restored.crc)
-            if there and not (is_known or self.is_mine(there)):
-                raise Refused("the bucket has a file of that name which this machine did not write")
+                if not self.is_mine(there):  # else of a write whose answer was lost
+                    self.shared.add(path)
+                return Row(there.size, crc, there.generation)
             generation = there.generation if there else 0
+            is_known = there and (there.size, there.crc) == (restored.size, restored.crc)
+            if not there or is_known or self.is_mine(there):
+                continue
+            other, is_restored = (
+                self.rank_of(there),
+                (pin.size, crc) == (restored.size, restored.crc),
+            )
+            if other is None or is_restored:
+                raise Refused("the bucket has a file of that name which this machine did not write")
+            if other < int(self.disk):
+                self.names[path], generation = other_name(path, self.disk), 0
+            else:
+                self.keep(path, there, other)
         raise Changed("its object changes all the time")
+
+    def keep(self, path: str, there: Object, rank: int) -> None:
+        """Copy aside a file of a higher rank, whose object this machine is about to replace; its moments,
+        and `union`, name it.
+        """
+        for name in (path, other_name(path, rank)):
+            to = f"{self.attempt:04}/{rank}/{hashed(name)}-{there.generation}"
+            self.bucket.copy(self.where + path, there.generation, kept_prefix(self.job) + to)
 
     def extended(self, path: str, pin: Pin, last: Row, crc: int) -> Row | None:
         """Append what is new of a log to its object; None if the object is another."""
@@ -669,10 +717,10 @@ class Mirror:
         )
         try:
             made: Object | None = self.bucket.extend(
-                self.where + path, last.generation, part, {WRITER: self.writer}
+                self.name(path), last.generation, part, {WRITER: self.writer}
             )
         except Changed:
-            made = self.bucket.get(self.where + path)
+            made = self.bucket.get(self.name(path))
         self.bucket.delete(name)
         if made and (made.about.get(WRITER), made.size, made.crc) == (self.writer, pin.size, crc):
             return Row(made.size, made.crc, made.generation)
@@ -692,14 +740,14 @@ class Mirror:
         }
         for name in needed.keys() - self.asides:
             try:
-                self.bucket.copy(self.where + path, generation, name)
+                self.bucket.copy(self.name(path), generation, name)
             except Changed:
                 # By a write whose answer was lost, of a log that had grown; or by another machine: the
                 # first one sends again what all restored, and each keeps what it replaces.
-                there = self.bucket.get(self.where + path)
+                there = self.bucket.get(self.name(path))
                 contents = (last.size, last.crc), needed[name]
                 if there and ((there.size, there.crc) in contents or self.is_mine(there)):
-                    self.bucket.copy(self.where + path, there.generation, name)
+                    self.bucket.copy(self.name(path), there.generation, name)
                 elif not self.is_kept(name):
                     raise
             self.asides.add(name)
@@ -715,8 +763,15 @@ class Mirror:
         job, attempt, _ = (writer or "//").rsplit("/", 2)
         return writer == self.writer or (job == self.job and attempt < f"{self.attempt:04}")
 
+    def rank_of(self, there: Object) -> int | None:
+        """The rank of the machine of this attempt that wrote an object; None if none did."""
+        start, _, rank = there.about.get(WRITER, "").rpartition("/")
+        is_ours = start == self.writer.rpartition("/")[0] and rank.isdecimal()
+        return int(rank) if is_ours else None
+
     def aside(self, path: str, generation: int) -> str:
-        return f"{kept_prefix(self.job)}{self.attempt:04}/{self.disk}/{hashed(path)}-{generation}"
+        name = hashed(self.names.get(path, path))
+        return f"{kept_prefix(self.job)}{self.attempt:04}/{self.disk}/{name}-{generation}"
 
     # --- the moment
 
@@ -734,9 +789,13 @@ class Mirror:
         same = {
             path for path, seen in self.restored_marks.items() if self.marks.get(path) == seen
         } | {path for path in rows if rows[path] == self.restored_rows.get(path)}
-        listed = {path: row for path, row in rows.items() if self.first or path not in same}
+        listed = {
+            self.names.get(path, path): row
+            for path, row in rows.items()
+            if self.first or path in self.names or path not in same
+        }
         gone = {
-            path: [row.size, row.crc, row.link]
+            self.names.get(path, path): [row.size, row.crc, row.link]
             for path, row in self.restored_rows.items()
             if path not in rows
         }
@@ -784,7 +843,7 @@ class Mirror:
         def remove(path: str) -> None:
             with contextlib.suppress(Changed):  # it is another's now
                 self.copy_aside(path)
-                self.bucket.delete(self.where + path, generation=self.sent[path].generation)
+                self.bucket.delete(self.name(path), generation=self.sent[path].generation)
             del self.sent[path], self.gone[path]
 
         with ThreadPoolExecutor(THREADS) as pool:
@@ -853,6 +912,7 @@ class Mirror:
         """
         os.makedirs(self.folder, exist_ok=True)
         attempt, self.at_ns, found = newest(self.bucket, self.job, self.machines)
+        found, rows = self.by_path(found), rows and self.by_path(rows)
         plain = self.present(found)
         if attempt:
             rows = found
@@ -915,7 +975,7 @@ class Mirror:
                 name = name.removesuffix(FINAL)
                 self.bucket.copy(item.name, item.generation, name)
                 self.bucket.delete(item.name)
-            listed = {path: Row(*values) for path, values in moment["rows"].items()}
+            listed = self.by_path({name: Row(*each) for name, each in moment["rows"].items()})
             self.needed[number] = ({} if self.first else same) | listed
             self.own_moments[number] = name, moment["at_ns"]
             self.at_ns = moment["at_ns"]
@@ -965,20 +1025,15 @@ class Mirror:
             full.symlink_to(row.link)
         elif is_new := not is_there(full, row):
             part = full.with_name(f".berg-part-{hashed(path)}")
-            download(
-                self.bucket,
-                self.where + path,
-                there,
-                kept.get(f"{hashed(path)}-{row.generation}"),
-                part,
-                row,
-            )
+            copy = kept.get(self.aside(path, row.generation).rpartition("/")[2])
+            download(self.bucket, self.name(path), there, copy, part, row)
             part.replace(full)
         if not row.link:
             full.chmod(row.mode)
         os.utime(full, ns=(row.mtime_ns, row.mtime_ns), follow_symlinks=False)
         is_current = there is not None and (there.size, there.crc) == (row.size, row.crc)
-        if not row.link and (is_current or not self.first):  # else the first machine sends it again
+        is_sender = self.first or path in self.names  # then no other machine sends it
+        if not row.link and (is_current or not is_sender):  # else it is sent again
             is_ours = there and (is_current or self.is_mine(there))
             self.sent[path] = row._replace(generation=there.generation if there and is_ours else 0)
             self.marks[path] = mark(full.lstat())
@@ -1037,8 +1092,8 @@ def newest_listed(
     for attempt, names in sorted(attempts.items(), reverse=True):
         number, found = common(names, machines)
         while number:
-            moments = [json.loads(bucket.read(name)) for name in found.values()]
-            at_ns = max(each["at_ns"] for each in moments)
+            moments = {disk: json.loads(bucket.read(name)) for disk, name in found.items()}
+            at_ns = max(each["at_ns"] for each in moments.values())
             if at_ns <= before_ns:
                 return attempt, at_ns, union(moments)
             names = [name for name in names if number_of(name) < number]
@@ -1050,17 +1105,27 @@ def number_of(name: str) -> int:
     return int(name.rpartition("/")[2].partition("-")[0])
 
 
-def union(moments: list[dict[str, Any]]) -> dict[str, Row]:
-    """The files of all machines: the newest of a path, unless one deleted what was restored."""
+def union(moments: dict[str, dict[str, Any]]) -> dict[str, Row]:
+    """The files of all machines, whose moments are given by rank: the newest of a path, unless one
+    deleted what was restored. What a lower rank has replaced has a name of its own.
+    """
     rows: dict[str, Row] = {}
-    for path, values in (item for each in moments for item in each["rows"].items()):
-        rows[path] = max(
-            rows.get(path, Row(generation=-1)), Row(*values), key=lambda row: row.generation
-        )
-    for path, content in (item for each in moments for item in each["gone"].items()):
+    for disk in sorted(moments, key=int):
+        for path, values in moments[disk]["rows"].items():
+            row, lower = Row(*values), rows.get(path, Row(generation=-1))
+            if row.generation >= lower.generation:
+                rows[path] = row
+            elif (row.size, row.crc, row.link) != (lower.size, lower.crc, lower.link):
+                rows.setdefault(other_name(path, disk), row)
+    for path, content in (item for each in moments.values() for item in each["gone"].items()):
         if path in rows and [rows[path].size, rows[path].crc, rows[path].link] == content:
             del rows[path]
     return rows
+
+
+def other_name(path: str, disk: str | int) -> str:
+    """The name of a file of a machine, where one of a lower rank writes the same path."""
+    return f"{path}{OTHER}{disk}~"
 
 
 def download(

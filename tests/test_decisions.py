@@ -61,13 +61,22 @@ def moment(gone=None, **files: int) -> dict:
 
 
 def test_of_two_machines_that_wrote_a_path_the_newer_object_counts():
-    assert union([moment(a=1, b=5), moment(a=2)])["a"].generation == 2
+    assert union({"0": moment(a=1, b=5), "1": moment(a=2)})["a"].generation == 2
+
+
+def test_what_a_lower_rank_has_replaced_is_there_under_another_name():
+    merged = union({"10": moment(a=1), "0": moment(a=3), "2": moment(a=2)})
+    assert {path: row.crc for path, row in merged.items()} == {
+        "a": 3,
+        "a.~rank2~": 2,
+        "a.~rank10~": 1,
+    }
 
 
 def test_what_one_machine_deleted_is_gone_unless_another_wrote_it_anew():
     deleted = moment(gone={"a": [1, 1, ""]})
-    assert "a" not in union([moment(a=1), deleted])
-    assert "a" in union([moment(a=2), deleted])
+    assert "a" not in union({"0": moment(a=1), "1": deleted})
+    assert "a" in union({"0": moment(a=2), "1": deleted})
 
 
 # --- sweeps
