@@ -239,10 +239,15 @@ def work(facts: Facts) -> Optional[int]:
     os.environ["GCE_METADATA_TIMEOUT"] = "60"  # seconds; Google's libraries give up after 3
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)  # adopt what a worker that dies leaves behind
     tries = TRIES
+    stopping = []  # type: List[int]
     while tries:
+        knows = bool(stopping)
         with errors.open("wb") as file:
-            worker = subprocess.Popen(words, stderr=file)
-        signal.signal(signal.SIGTERM, lambda *_, child=worker: child.terminate())
+            worker = subprocess.Popen(words + ["stopping"] * knows, stderr=file)
+        stop = lambda number, _, child=worker: (stopping.append(number), child.terminate())  # noqa: E731
+        signal.signal(signal.SIGTERM, stop)
+        if stopping and not knows:  # the signal came between two workers
+            worker.terminate()
         ended = worker.wait()
         tries = TRIES if ended == AGAIN else tries - 1
         if ended == AGAIN:

@@ -145,11 +145,13 @@ class Budget(Feature):
         return Ending(jobs.FAILED, reason, seconds=reserve, is_firm=True)
 
     def ended(self, run: Run, ending: Ending) -> Ending:
-        """Of a machine that waits its most counts until that is over: guests may hold it."""
+        """Of a machine that waits its most counts until that is over: guests may hold it. So it does until it
+        is known whether the job restarts.
+        """
         if run.leads and "/" not in run.job.name:
-            waits = keep.waits(run, ending) > 0
-            self.count(run, is_over=not (waits or (ending.is_loss and run.job.returns)))
-            if waits:
+            is_open = keep.waits(run, ending) > 0 or "Restart" in run.job.features
+            self.count(run, is_over=not (is_open or (ending.is_loss and run.job.returns)))
+            if is_open:
                 return replace(ending, then=lambda run: self.count(run, run.state.is_final))
         return ending
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import click
 
 from berg import BergError, install, machines, terminal
+from berg.bucket import trouble
 from berg.feature import Feature
 from berg.job import RUNNING
 from berg.options import duration, option
@@ -94,7 +95,7 @@ class Hang(Feature):
             self.mark, self.since = mark, now
             if self.is_reported:
                 self.is_reported = False
-                run.write_state(RUNNING, reason="")
+                note(run, "")
         elif now - self.since > self.max_silence and not self.is_reported:
             return self.found(run)
         return None
@@ -122,9 +123,15 @@ class Hang(Feature):
             reason += f". See autopsy/{at} in its results"
             return Ending("FAILED", reason, is_firm=self.on_hang == "fail")
         run.say(f"{reason}. See autopsy/{at} in its results")
-        run.write_state(RUNNING, reason=reason)
+        note(run, reason)
         self.mark, self.is_reported = progress(run), True  # the log has a line of ours
         return None
+
+
+def note(run: Run, reason: str) -> None:
+    """Give the state a reason; the next sign of life has it if the bucket is away."""
+    with contextlib.suppress(*trouble()):
+        run.write_state(RUNNING, reason=reason)
 
 
 def progress(run: Run) -> int:

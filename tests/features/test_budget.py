@@ -6,6 +6,8 @@ from pathlib import Path
 
 from conftest import Cloud
 
+from berg.job import State, read_state
+
 BIG = ["run", "-g", "0", "-c", "96"]  # $4.58 an hour
 
 
@@ -65,3 +67,19 @@ def test_a_machine_that_waits_counts_with_its_most_until_it_is_gone(
     assert 0.99 < costs() < 1.001  # a job on it may hold it until its limit
     assert cloud.run("kill", "held").code == 0
     assert 0 < costs() < 0.3
+
+
+def test_a_job_counts_with_its_most_while_it_restarts(cloud: Cloud, project: Path) -> None:
+    mark = "$BERG_RESULTS_DIR/tried"
+    once = f'test -e "{mark}" && exec sleep 300; touch "{mark}"; exit 1'
+    env = {"BERG_BUDGET": "1", "BERG_BUDGET_NAME": "again"}
+    words = ["-n", "again", "--restart-on-failure", "1", once]
+    assert cloud.run(*BIG, *words, cwd=project, **env).code == 0
+    costs, state = [], State("again", "")
+    while (state.attempt, state.state) != (2, "RUNNING"):
+        items = cloud.bucket.list(".berg/budget/")
+        costs += [float(item.about["usd"]) for item in items if "/again/" in item.name]
+        state, _ = read_state(cloud.bucket, "again")
+        assert not state.is_final, state
+    assert min(costs) > 0.99, costs
+    assert cloud.run("kill", "--now", "again").code == 0
