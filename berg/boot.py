@@ -244,7 +244,11 @@ def work(facts: Facts) -> Optional[int]:
         knows = bool(stopping)
         with errors.open("wb") as file:
             worker = subprocess.Popen(words + ["stopping"] * knows, stderr=file)
-        stop = lambda number, _, child=worker: (stopping.append(number), child.terminate())  # noqa: E731
+
+        def stop(number: int, _: Any, child: Any = worker) -> None:
+            stopping.append(number)
+            child.terminate()
+
         signal.signal(signal.SIGTERM, stop)
         if stopping and not knows:  # the signal came between two workers
             worker.terminate()
