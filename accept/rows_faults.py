@@ -2,6 +2,7 @@
 the job ends, its results are kept, and no machine is left.
 """
 
+import re
 import time
 
 from accept.suite import check, row
@@ -127,4 +128,19 @@ def results_full(t: Trial) -> None:
     check(state["exit_code"] == 7, f"exit code {state['exit_code']}: {state['reason']}")
     files = t.results(job)
     check(files.get("small/kept") == b"kept\n", f"what fitted is not in the bucket: {[*files]}")
+    t.gone()
+
+
+@row("processes", "a preemption while the worker begins again after its death: all is kept")
+def notice_between_workers(t: Trial) -> None:
+    write = 'seq $n > "$BERG_RESULTS_DIR/.new" && mv "$BERG_RESULTS_DIR/.new" "$BERG_RESULTS_DIR/n"'
+    job = t.run(f"for n in $(seq 2000); do {write}; echo line $n; sleep 0.05; done")
+    t.until_log(job, "line 60\n")
+    [machine] = t.machines(job)
+    t.kill_worker(job)
+    t.power(machine["name"], "preempt", grace=25)
+    t.ended(job, "FAILED", "LOST")
+    last = re.findall(r"^.*\bline (\d+)$", t.log(job), re.M)[-1]
+    kept = len(t.results(job)["n"].split())
+    check(kept >= int(last), f"line {last} was printed, and the results are of {kept}")
     t.gone()
