@@ -44,6 +44,9 @@ UNREADABLE = re.compile(
     r"unable to read|bad object|corrupt|missing|not a valid object|could not get object info"
 )
 SUBMODULE = "160000"  # mode of a submodule's commit
+POINTER = (
+    b"version https://git-lfs.github.com/spec/"  # begins a file that stands for one of Git LFS
+)
 FILTERED = (":/", ":(top,exclude,attr:!filter)")  # files to which a filter of git's is applied
 CONFLICTS = ("DD", "AU", "UD", "UA", "DU", "AA", "UU")  # of git status
 SAVED = "berg_commits.bundle"  # in the results: commits that the job made
@@ -330,6 +333,17 @@ def warnings(snapshot: Snapshot) -> list[str]:
         if line[0] == "?" and file.is_file() and file.stat().st_size > LARGE:
             found.append(f"{line[2:]} is untracked, and {file.stat().st_size / 1e6:.0f} MB")
     return found
+
+
+def pointers(snapshot: Snapshot) -> str:
+    """What is said of files of Git LFS whose content is not here; "" without any."""
+    found = []
+    for path in filter(None, git(snapshot.root, "ls-files", "-z", *FILTERED).split("\0")):
+        with contextlib.suppress(OSError), open(snapshot.root / path, "rb") as file:
+            if file.read(len(POINTER)) == POINTER:
+                found.append(path)
+    named = ", ".join(found[:3]) + f" and {len(found) - 3} more" * (len(found) > 3)
+    return f"{named}: Git LFS has the content, which is not here: git lfs pull" if found else ""
 
 
 def send(snapshot: Snapshot, bucket: Bucket) -> None:

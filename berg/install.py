@@ -213,6 +213,7 @@ def foresee(plan: Plan) -> dict[str, str]:
         """Whether the user's own installation, or a package of the repository, may bring it."""
         return bool(own) or any(program in (read(name) or "") for name in choice.files)
 
+    careful.append(code.pointers(snapshot))
     careful.append(unknown(plan.job.cmd, plan.job.cwd, paths, missing, is_brought))
     rows["Careful"] = "\n".join(filter(None, careful))
     return {name: text for name, text in rows.items() if text}

@@ -17,6 +17,7 @@ import json
 import re
 import secrets
 import typing
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
 from typing import Any, TypeVar
@@ -34,6 +35,7 @@ RESULTS = "/root/berg_results"
 OBEYED = {".git", ".hg", ".svn"}  # programs on a laptop would obey what is below
 JOBS = ".berg/jobs/"
 ROWS = ".berg/rows/"
+OF_JOBS = (".berg/logs/", ".berg/machines/", ".berg/moments/")  # below each: folders of jobs
 SILENT = 300  # seconds without a machine and without a new state, after which a job is LOST
 BEAT = 180  # seconds without a word, after which a machine that waits is gone
 
@@ -312,22 +314,21 @@ def states(bucket: Bucket, begun: str = "") -> list[State]:
     """The states of all jobs by their age, from one list; a record that is none is left out. With
     `begun` only those whose names begin so.
     """
-    found = []
-    for item in bucket.list(f"{JOBS}{begun}"):
-        if item.name.endswith("_state.json"):
-            try:
-                found.append(state_of(item))
-            except BergError:
-                continue
-    return sorted(found, key=lambda state: state.created_at)
+    return sorted(states_of(bucket.list(f"{JOBS}{begun}")), key=lambda state: state.created_at)
 
 
 def writers(bucket: Bucket) -> list[State]:
     """What has a results folder: all jobs, and the rows of sweeps that have begun."""
-    found = states(bucket)
-    for item in bucket.list(ROWS):
-        with contextlib.suppress(BergError):
-            found.append(state_of(item))
+    return states_of([*bucket.list(JOBS), *bucket.list(ROWS)])
+
+
+def states_of(items: Iterable[Object]) -> list[State]:
+    """The states among objects; a record that is none is left out."""
+    found = []
+    for item in items:
+        if not item.name.endswith("_metadata.json"):
+            with contextlib.suppress(BergError):
+                found.append(state_of(item))
     return found
 
 

@@ -27,6 +27,10 @@ POLL, WATCH = 2, 5  # seconds between two looks at a job, and at the list
 FINISHED = 20  # jobs that have ended in the list
 LINES = 10  # of the log
 ABOUT, ROOM = "ABOUT", 24  # the last column of the list, and letters for it in a narrow terminal
+FRESH, MANY = (
+    5,
+    8,
+)  # seconds after which `berg rm` looks again; jobs from which on it lists those of all
 FILES = 1000  # of the results that `berg show --json` names
 PATIENCE = 90  # seconds that `berg kill` waits until a machine ends its command
 SAVING = 400  # and until it has saved the last results
@@ -746,10 +750,9 @@ def rm(names: tuple[str, ...], yes: bool, as_json: bool) -> None:
     began, config = time.time(), Config.load()
     bucket = Bucket(config)
     chosen = choose(config, names, lambda state: state.is_final)
-    with terminal.waiting("Looking what there is"), ThreadPoolExecutor(8) as pool:
-        removals = dict(zip(chosen, pool.map(lambda name: removal(config, name), chosen)))
-        states = [*pool.map(lambda name: find(config, name), chosen)]
-    for state, (name, items) in zip(states, removals.items()):
+    with terminal.waiting("Looking what there is"):
+        looked, first = time.time(), removals(config, chosen)
+    for name, (state, items) in first.items():
         check_meant(state, began)
         size = sum(item.size for item in items) / 1e6
         terminal.say(
@@ -763,10 +766,14 @@ def rm(names: tuple[str, ...], yes: bool, as_json: bool) -> None:
     def delete(name: str) -> dict[str, Any]:
         """Of what was listed what is still there, unless this computer slept until another job had it."""
         last = [records.job_path(name), records.state_path(name)]  # a rest can be deleted again
-        seen = {(item.name, item.generation) for item in removals[name]}
-        items = [item for item in removal(config, name) if (item.name, item.generation) in seen]
+        items = first[name][1]
+        if time.time() - looked > FRESH:
+            seen = {(item.name, item.generation) for item in items}
+            now = removals(config, [name])[name][1]
+            items = [item for item in now if (item.name, item.generation) in seen]
         try:
-            if last[1] not in [item.name for item in items]:
+            state = bucket.get(last[1])
+            if not state or state.generation not in [item.generation for item in items]:
                 raise Changed(name)
             bucket.delete(*[item for item in items if item.name not in last])
             bucket.delete(*[item for item in items if item.name in last])
@@ -780,40 +787,60 @@ def rm(names: tuple[str, ...], yes: bool, as_json: bool) -> None:
     each_of(chosen, lambda name: functools.partial(delete, name), as_json)
 
 
-def removal(config: Config, name: str) -> list[Object]:
-    """What the bucket has of a job that has ended, without results that others have as well."""
-    bucket, state = Bucket(config), find(config, name)
-    if rows.number_of(name) is not None:
-        raise BergError(
-            f"{name} is a row. Delete the whole sweep: berg rm {name.partition('/')[0]}"
-        )
-    if not state.is_final:
-        raise BergError(f"{name} is {state.state}. End it first: berg kill {name}")
-    if state.waits and place.machines(config, name, state.zone):
-        raise BergError(f"the machine of {name} still waits. End it first: berg kill {name}")
-    prefixes = [
-        records.log_prefix(name),
-        records.machines_prefix(name),
-        records.rows_prefix(name),
-        f".berg/moments/{name}/",
-    ]
-    others = {
-        each.results: each.name
-        for each in records.writers(bucket)
-        if each.name.partition("/")[0] != name
+def removals(config: Config, names: Sequence[str]) -> dict[str, tuple[State, list[Object]]]:
+    """What the bucket has of jobs that have ended, without results that others have as well."""
+    bucket = Bucket(config)
+    for name in names:
+        if rows.number_of(name) is not None:
+            sweep = name.partition("/")[0]
+            raise BergError(f"{name} is a row. Delete the whole sweep: berg rm {sweep}")
+    listed = {
+        item.name: item for kind in (records.JOBS, records.ROWS) for item in bucket.list(kind)
     }
-    for folder in {state.results, *(row.results for row in own_rows(bucket, state))}:
-        sharing = [
-            other for results, other in others.items() if f"{results}/".startswith(f"{folder}/")
-        ]
-        if sharing:
-            terminal.say(f"berg_results/{folder} stays: {', '.join(sharing[:3])} has it as well")
-        else:
-            prefixes.append(records.results_prefix(folder))
-    paths = (records.job_path(name), records.state_path(name))
-    found = [item for prefix in prefixes for item in bucket.list(prefix)]
-    found += [item for path in paths if (item := bucket.get(path))]
-    return [*{item.name: item for item in found}.values()]
+    writers = records.states_of(listed.values())
+    states = {state.name: state for state in writers}
+    with ThreadPoolExecutor(8) as pool:
+        found = [*pool.map(lambda kind: of_jobs(bucket, kind, names), records.OF_JOBS)]
+
+        def removal(name: str) -> tuple[State, list[Object]]:
+            state = states.get(name)
+            if not (state and state.is_final):
+                state = find(config, name)
+            if not state.is_final:
+                raise BergError(f"{name} is {state.state}. End it first: berg kill {name}")
+            if state.waits and place.machines(config, name, state.zone):
+                raise BergError(
+                    f"the machine of {name} still waits. End it first: berg kill {name}"
+                )
+            items = [item for kind in found for item in kind[name]]
+            items += [
+                item for path, item in listed.items() if path.startswith(records.rows_prefix(name))
+            ]
+            own = [each for each in writers if each.name.partition("/")[0] == name]
+            others = [each for each in writers if each.name.partition("/")[0] != name]
+            for folder in {state.results, *(each.results for each in own)}:
+                sharing = [
+                    each.name for each in others if f"{each.results}/".startswith(f"{folder}/")
+                ]
+                if sharing:
+                    named = ", ".join(sharing[:3])
+                    terminal.say(f"berg_results/{folder} stays: {named} has it as well")
+                else:
+                    items += bucket.list(records.results_prefix(folder))
+            paths = (records.job_path(name), records.state_path(name))
+            items += [listed[path] for path in paths if path in listed]
+            return state, [*{item.name: item for item in items}.values()]
+
+        return dict(zip(names, pool.map(removal, names)))
+
+
+def of_jobs(bucket: Bucket, kind: str, names: Sequence[str]) -> dict[str, list[Object]]:
+    """The objects of a kind that jobs have, by name; for many jobs from one list."""
+    found: dict[str, list[Object]] = {name: [] for name in names}
+    for prefix in [kind] if len(names) > MANY else [f"{kind}{name}/" for name in names]:
+        for item in bucket.list(prefix):
+            found.setdefault(item.name.removeprefix(kind).partition("/")[0], []).append(item)
+    return found
 
 
 # --- devboxes

@@ -152,3 +152,14 @@ def test_a_repository_of_another_user_is_named(cloud: Cloud, project: Path) -> N
         os.chown(path, 12345, 12345)
     done = cloud.run("run", "-g", "0", "true", cwd=project)
     assert done.code == 1 and f"--add safe.directory {project}" in done.err, done.err
+
+
+def test_pointers_of_git_lfs_without_content_are_named(cloud: Cloud, project: Path) -> None:
+    (project / ".gitattributes").write_text("*.bin filter=lfs diff=lfs merge=lfs -text\n")
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 5\n"
+    (project / "model.bin").write_text(pointer)
+    (project / "here.bin").write_bytes(b"12345")
+    commit(project)
+    done = cloud.run("run", "-g", "0", "--dry-run", "true", cwd=project)
+    assert done.code == 0 and "model.bin: Git LFS has the content" in done.out, done.out
+    assert "here.bin" not in done.out

@@ -2,10 +2,11 @@
 # for C++14, which the headers of PyTorch have not taken since 2.1: two lines are changed to what PyTorch says for its own
 # extensions, C++17 or C++20. Some minutes on 8 cores.
 set -e
-for program in mpicxx cmake g++; do
-    command -v $program >/dev/null && continue
-    apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y openmpi-bin libopenmpi-dev cmake g++ && break
-done
+has_mpi() { echo '#include <mpi.h>' | mpicxx -E -x c++ - >/dev/null 2>&1; } # Debian has mpicxx without its headers, too
+if ! { command -v cmake g++ >/dev/null && has_mpi; }; then
+    apt-get -qq update
+    DEBIAN_FRONTEND=noninteractive apt-get -qq install -y openmpi-bin libopenmpi-dev cmake g++
+fi
 packages=${HOROVOD_SOURCE:-$(mktemp -d)}
 python -m pip install "setuptools<81" wheel cloudpickle packaging psutil pyyaml
 python -c 'import torch' || { echo "Horovod takes PyTorch: name torch in requirements.txt"; exit 1; }
