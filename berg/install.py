@@ -343,8 +343,15 @@ def unknown(
     words = [word.rstrip(";") for word in words[: stop + 1]]
     if not words or re.search(r"[${}*`]", words[0]):
         return ""
-    folders = {posixpath.normpath(posixpath.join(cwd, word)): word for word in words}
     first = words[0]
+    if change := re.match(r"\s*cd\s+([\w.][\w./-]*)\s*(?:(?:&&|;)\s*(.*))?$", cmd, re.S):
+        folder = posixpath.normpath(posixpath.join(cwd, change[1]))
+        if folder.startswith(".."):
+            return ""
+        if folder != "." and not is_in(folder, paths):
+            return absent(change[1], folder, missing).replace("a file", "a folder")
+        return unknown(change[2], folder, paths, missing, is_brought) if change[2] else ""
+    folders = {posixpath.normpath(posixpath.join(cwd, word)): word for word in words}
     is_path = "/" in first
     if is_path and not first.startswith(("/", "~")):
         if posixpath.normpath(posixpath.join(cwd, first)) not in paths:
@@ -363,9 +370,26 @@ def unknown(
             and path not in paths
         ):
             return absent(word, path, missing)
-        if re.fullmatch(r"(?!-)[\w./-]+\.(py|sh)", word) or word in ("-m", "-c"):
+        if word == "-m":
+            return no_module("".join(words[words.index(word) + 1 :][:1]), cwd, paths)
+        if re.fullmatch(r"(?!-)[\w./-]+\.(py|sh)", word) or word == "-c":
             return ""  # what follows are its arguments
     return ""
+
+
+def is_in(folder: str, paths: set[str]) -> bool:
+    """Whether a folder has files."""
+    return any(path.startswith(f"{folder}/") for path in paths)
+
+
+def no_module(module: str, cwd: str, paths: set[str]) -> str:
+    """What is said of a module that a package of the repository does not have; "" for all others."""
+    names = module.split(".")
+    package, path = posixpath.join(cwd, names[0]), posixpath.join(cwd, *names)
+    package, path = posixpath.normpath(package), posixpath.normpath(path)
+    if f"{package}/__init__.py" not in paths or f"{path}.py" in paths or is_in(path, paths):
+        return ""
+    return f"{module} is not a module of the repository's {names[0]}"
 
 
 def absent(word: str, path: str, missing: list[str]) -> str:

@@ -146,13 +146,20 @@ def test_submodules_are_sent_as_they_are_here(cloud: Cloud, project: Path, submo
     [
         ("python tran.py --data x.py", "tran.py"), ("pythn train.py", "pythn"), ("./go.sh", "./go.sh"),
         ("torchrun --nproc 2 tran.py", "tran.py"), ("echo 'a", "shell"),
-        ("A=1 python train.py --out new.py", ""), ("python -m pkg x.py", ""), ("cd x && python y.py", ""),
+        ("A=1 python train.py --out new.py", ""), ("python -m json.tool x.py", ""), ("cd pkg; python sub.py", ""),
+        ("cd x && python y.py", "x is not a folder"), ("cd pkg && python ../train.py; true", ""),
+        ("cd pkg && python sbu.py", "sbu.py"), ("cd $X && python y.py", ""), ("cd /tmp", ""), ("cd .. && python x.py", ""),
+        ("python -m pkg.sub", ""), ("torchrun -m pkg.sbu --x", "pkg.sbu is not a module"), ("python -m pkg", ""),
         ("for i in 1 2; do echo $i; done", ""), ("torchrun train.py", ""),
     ],
 )  # fmt: skip
 def test_words_that_are_nowhere_are_named(
     cloud: Cloud, project: Path, command: str, word: str
 ) -> None:
+    (project / "pkg").mkdir()
+    for name in ("__init__", "__main__", "sub"):
+        (project / f"pkg/{name}.py").touch()
+    commit(project)
     text = said(cloud, project, command)
     assert ("Careful" in text) == bool(word), text
     assert word in text.partition("Careful")[2]
