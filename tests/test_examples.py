@@ -101,7 +101,7 @@ CASES = {
     "horovod": (
         ["torch", "sklearn", "horovod.torch.mpi_ops"],
         "-m 2 -g 0 -c 2",
-        "mpi --mpi-procs-per-machine 1 python train.py --epochs=2",
+        "mpi --map-by ppr:1:node python train.py --epochs=2",
         "2 processes on horovod-0 horovod-1",
         ["metrics.jsonl"],
     ),
