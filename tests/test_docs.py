@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,3 +99,19 @@ def test_what_messages_tell_to_run_exists() -> None:
             except click.UsageError as error:
                 wrong.append(f"{file.name}: berg {said}: {error.format_message()}")
     assert not wrong
+
+
+@pytest.mark.parametrize("name", ["reliability", "security"])
+def test_what_fails_if_a_promise_does_not_hold_is_there(name: str) -> None:
+    """In brackets: rows of the acceptance suite, in which … is a part of the name, or tests."""
+    words = [sys.executable, "-m", "accept", "--list"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    rows = [re.split(r"\s{2,}", line)[0] for line in done.stdout.splitlines()]
+    sources = "\n".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
+    tests = re.findall(r"^def (test_\w+)", sources, re.M)
+    named = re.findall(r"\[((?:`[^`]+`(?:,\s+)?)+)\]", (ROOT / f"docs/{name}.md").read_text())
+    found = [each for group in named for each in re.findall(r"`([^`]+)`", group)]
+    assert len(found) > 10
+    for each in found:
+        pattern = re.escape(each).replace("…", ".*")
+        assert any(re.match(pattern, row) for row in rows) or each in tests, each
