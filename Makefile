@@ -15,8 +15,9 @@ demo: $(VENV)/demo
 
 # Berg as one file in dist/, for computers without this repository.
 wheel: $(VENV)/demo
-	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
-	@ls dist/berg-*.whl
+	rm -rf dist
+	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist . ./localcloud
+	@ls dist/*.whl
 
 test: test-berg
 	$(if $(PYTEST),,$(MAKE) -C localcloud test PYTHON=$(PYTHON))

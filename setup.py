@@ -1,16 +1,21 @@
 """Berg: run machine-learning experiments on Google Cloud machines, keep the results in a bucket."""
 
 import re
+import subprocess
 from pathlib import Path
 
 from setuptools import find_packages, setup
 
 here = Path(__file__).parent
-version = re.search(r'__version__ = "(.+)"', (here / "berg/__init__.py").read_text())
+version = re.search(r'__version__ = "(.+)"', (here / "berg/__init__.py").read_text()).group(1)
+if (here / ".git").exists():  # a wheel says of which commit it is
+    git = ["git", "-C", str(here), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(git, capture_output=True, text=True)
+    version += f"+g{commit.stdout.strip()}" if commit.stdout else ""
 
 setup(
     name="berg",
-    version=version.group(1),
+    version=version,
     description=__doc__.strip(),
     long_description=(here / "README.md").read_text(),
     long_description_content_type="text/markdown",
@@ -27,12 +32,13 @@ setup(
         "google-cloud-compute>=1.57",
         "google-cloud-storage>=3.7",
         "google-crc32c>=1.6",  # the first with its C code for every supported python
-        "obstore>=0.12",
+        "obstore>=0.9",
         "requests>=2.32",
         "tomli>=2; python_version < '3.11'",  # the standard library's tomllib came with 3.11
         "uv>=0.13",  # machines get the same version
     ],
     extras_require={
+        "local": ["berg-localcloud"],  # the embedded cloud, whose wheel is beside this one
         "page": ["plotly>=6"],  # the charts of berg page: its script is in its wheel
         "tensorboard": ["tensorboard>=2.21"],  # for berg tensorboard
         "profile": ["tensorboard>=2.21", "xprof>=2.20"],  # the same with the tab Profile

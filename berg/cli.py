@@ -126,12 +126,36 @@ class Berg(click.Group):
         return super().resolve_command(context, words)
 
 
+def show_version(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    if not is_asked or context.resilient_parsing:
+        return
+    import subprocess
+    from importlib import metadata
+
+    folder, found = Path(__file__).parents[1], __version__
+    if (folder / ".git").exists():
+        git = ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"]
+        found += f"+g{subprocess.run(git, capture_output=True, text=True).stdout.strip()}"
+    else:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found = metadata.version("berg")
+    click.echo(f"berg, version {found}")
+    context.exit()
+
+
 @click.group(
     cls=Berg,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="berg COMMAND --help has options and examples.",
 )
-@click.version_option(__version__)
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=show_version,
+    help="Show the version, and the commit that it is of.",
+)
 @click.option(
     "--format", "reader", type=click.Choice(["human", "agent"]), help="Whom the output is for."
 )
