@@ -23,9 +23,19 @@ import click
 from berg import BergError, jobs, table, terminal
 from berg.bucket import THREADS, Bucket, Changed, Object
 from berg.config import Config
-from berg.job import OBEYED, RESULTS, State, check_results, kept_prefix, row_states, states
+from berg.job import OBEYED, RESULTS, State, check_results, row_states, states
 from berg.options import complete_names
-from berg.results import Row, download, hashed, is_plain, is_there, newest
+from berg.results import (
+    Row,
+    copies,
+    download,
+    hashed,
+    is_plain,
+    is_there,
+    newest,
+    sources,
+    split_name,
+)
 
 WHERE = f"{Path(RESULTS).name}/"  # of results in the bucket
 HERE = Path.home() / "berg_results"
@@ -76,9 +86,7 @@ class Fetch:
         default_factory=dict
     )  # path -> size, mtime and crc; or a link
     plain: dict[str, Object] = field(default_factory=dict)
-    kept: dict[str, str] = field(
-        default_factory=dict
-    )  # copies aside, by the last part of their names
+    kept: dict[str, list[Object]] = field(default_factory=dict)  # copies aside, by `hashed` paths
     done: Fetched = field(default_factory=Fetched)
     turn: threading.Lock = field(default_factory=threading.Lock)
 
@@ -123,14 +131,23 @@ class Fetch:
         rows = {path[len(start) :]: row for path, row in rows.items() if path.startswith(start)}
         present = self.bucket.list(self.where + start)
         self.plain = {each.name[len(self.where + start) :]: each for each in present}
-        copies = self.bucket.list(kept_prefix(self.job)) if self.job else []
-        self.kept = {each.name.rpartition("/")[2]: each.name for each in copies}
+        self.kept = copies(self.bucket, self.job) if self.job else {}
         if at_ns:
-            return rows
+            return {
+                path: row
+                for path, row in rows.items()
+                if row.link or not self.is_replaced(path, row)
+            }
         return {
             path: Row(each.size, each.crc, each.generation, each.updated_ns)
             for path, each in self.plain.items()
         }
+
+    def is_replaced(self, path: str, row: Row) -> bool:
+        """Whether a file of a higher rank was replaced by one that all restored again: nobody has it."""
+        full, rank = split_name(f"{self.own}/{path}", self.machines)
+        there, kept = self.plain.get(path), self.kept.get(hashed(full), [])
+        return bool(rank) and not sources(path, there, kept, row)
 
     def moment(self, view_ns: int | None) -> tuple[int, dict[str, Row]]:
         """Time and rows of a moment; (0, {}) without one, or if others wrote what cannot be one."""
@@ -230,7 +247,8 @@ class Fetch:
         """Download a file; return its row, another one if its object was replaced meanwhile."""
         for _ in range(5):
             with contextlib.suppress(Changed):
-                kept = self.kept.get(f"{hashed(f'{self.own}/{path}')}-{row.generation}")
+                name = split_name(f"{self.own}/{path}", self.machines)[0]
+                kept = self.kept.get(hashed(name), [])
                 download(
                     self.bucket,
                     f"{self.where}{self.own}/{path}",

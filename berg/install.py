@@ -346,7 +346,7 @@ def unknown(
     first = words[0]
     if change := re.match(r"\s*cd\s+([\w.][\w./-]*)\s*(?:(?:&&|;)\s*(.*))?$", cmd, re.S):
         folder = posixpath.normpath(posixpath.join(cwd, change[1]))
-        if folder.startswith(".."):
+        if folder.startswith("..") or folder in paths:  # that is a link
             return ""
         if folder != "." and not is_in(folder, paths):
             return absent(change[1], folder, missing).replace("a file", "a folder")

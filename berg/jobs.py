@@ -27,10 +27,8 @@ POLL, WATCH = 2, 5  # seconds between two looks at a job, and at the list
 FINISHED = 20  # jobs that have ended in the list
 LINES = 10  # of the log
 ABOUT, ROOM = "ABOUT", 24  # the last column of the list, and letters for it in a narrow terminal
-FRESH, MANY = (
-    5,
-    8,
-)  # seconds after which `berg rm` looks again; jobs from which on it lists those of all
+FRESH = 5  # seconds after which `berg rm` looks again
+MANY = 8  # of more jobs it lists the objects of all at once
 FILES = 1000  # of the results that `berg show --json` names
 PATIENCE = 90  # seconds that `berg kill` waits until a machine ends its command
 SAVING = 400  # and until it has saved the last results
@@ -591,7 +589,7 @@ def check_meant(state: State, began: float) -> None:
     """Raise BergError for a job that was submitted after the command began (seconds since 1970): this
     computer slept, and what had the name before was meant.
     """
-    if records.age(state.created_at) < time.time() - began:
+    if 0 <= records.age(state.created_at) < time.time() - began:  # below 0 it is another clock's
         raise BergError(
             f"{state.name} was submitted after this command began, and was not touched. "
             f"If it is meant, repeat the command"

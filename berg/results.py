@@ -13,7 +13,8 @@ waits up to 20 seconds for such files before it takes a moment. A restore makes 
 newest moment says, on a new disk or an old one.
 
 Of machines that write one path, the one of the lowest rank has the plain name; another one's file is
-PATH.~rank1~ in the bucket and in moments, and PATH again where that machine is restored.
+PATH.~rank1~ in the bucket and in moments, and PATH again where that machine is restored. Who replaces
+an object that another machine's moments may need copies it aside for that machine.
 """
 
 import contextlib
@@ -23,6 +24,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -37,7 +39,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple
 from urllib.parse import quote
 
 from berg.bucket import THREADS, Bucket, Changed, Object, Section, checksum, trouble
@@ -79,9 +81,9 @@ FINAL = "-final"  # suffix of a machine's last moment
 # several machines: they are seldom all quiet at the same time.
 PARTLY = "-partly"
 WHOLE_AGE = 10  # ticks by which a moment may be older that is whole on all machines
-OTHER = ".~rank"  # in names of files whose path a lower rank writes, too
+# The name of a file whose path a lower rank writes, too.
+RANK_NAME = re.compile(r"(.+)\.~rank([1-9]\d*)~", re.S)
 WRITER = "berg-writer"  # metadata: job, attempt and rank that wrote an object
-T = TypeVar("T")
 Mark = tuple[int, int, int, int]  # inode, size, mtime and ctime: a version of a file
 
 
@@ -172,8 +174,8 @@ class Mirror:
     gone: dict[str, float] = field(default_factory=dict)  # path -> when it was deleted here
     odd: dict[str, str] = field(default_factory=dict)  # path -> why the bucket cannot have it
     links: dict[str, str] = field(default_factory=dict)  # their targets at the last look
-    # Path -> its name in the bucket and in moments, where a lower rank writes a file of that path.
-    names: dict[str, str] = field(default_factory=dict)
+    # Path -> its name in the bucket and in moments, where a lower rank writes a file of that path, too.
+    rank_names: dict[str, str] = field(default_factory=dict)
     shared: set[str] = field(default_factory=set)  # paths whose object another machine wrote alike
     refused: dict[str, str] = field(default_factory=dict)  # path -> why it was not sent
     halves: set[str] = field(default_factory=set)  # being rewritten at the last look
@@ -220,31 +222,45 @@ class Mirror:
 
     def name(self, path: str) -> str:
         """The name of the object of a file here."""
-        return self.where + self.names.get(path, path)
+        return self.where + self.rank_names.get(path, path)
 
-    def here(self, name: str) -> str | None:
-        """The path here of a name in the bucket or in a moment; None for a file of another rank alone."""
-        path, _, rank = name.rpartition(OTHER)
-        if self.machines == 1 or not path:
-            return name
-        if rank != f"{self.disk}~":
-            return None
-        self.names[path] = name
-        return path
+    def by_path(self, named: dict[str, Row]) -> dict[str, Row]:
+        """The rows of a moment by paths here, without other ranks' files; note this one's own names."""
+        found: dict[str, Row] = {}
+        for name, row in named.items():
+            path, rank = split_name(name, self.machines)
+            if rank == self.disk:
+                self.rank_names[path] = name
+                found[path] = row
+            elif not rank:
+                found.setdefault(path, row)  # its own one may be there already
+        return found
 
-    def by_path(self, named: dict[str, T]) -> dict[str, T]:
-        """What is for files here, of what has names of the bucket: a file of this rank before another."""
-        found = {self.here(name): each for name, each in sorted(named.items())}
-        return {path: each for path, each in found.items() if path is not None}
+    def without_lost(self, rows: dict[str, Row], kept: dict[str, list[Object]]) -> dict[str, Row]:
+        """Rows without those of this rank's own names whose content was replaced: the plain file counts."""
+        lost = set()
+        for name, row in rows.items():
+            path, rank = split_name(name, self.machines)
+            if rank == self.disk and not row.link:
+                there = self.bucket.get(self.where + name)
+                if not sources(name, there, kept.get(hashed(path), []), row):
+                    lost.add(name)
+        return {name: row for name, row in rows.items() if name not in lost}
 
     def present(self, paths: Iterable[str]) -> dict[str, Object]:
-        """The objects by path: of the job's own folder, and of others that it wrote to."""
+        """The objects of files here, by path: of the job's own folder, and of others that it wrote to."""
         others = {path for path in paths if not path.startswith(f"{self.own}/")}
         folders = {path[: path.find("/") + 1] or path for path in others}
         top = self.own.split("/")[0] + "/"
         prefixes = folders | ({f"{self.own}/"} if top not in folders else set())
         found = [item for prefix in prefixes for item in self.bucket.list(self.where + prefix)]
-        return self.by_path({item.name[len(self.where) :]: item for item in found})
+        plain = {item.name[len(self.where) :]: item for item in found}
+        own = {path: plain[name] for path, name in self.rank_names.items() if name in plain}
+        return own | {
+            name: item
+            for name, item in plain.items()
+            if name not in self.rank_names and not split_name(name, self.machines)[1]
+        }
 
     # --- the instant
 
@@ -608,13 +624,15 @@ class Mirror:
         """Send a file as it was at the look; return whether the bucket has it."""
         with self.busy[path]:
             try:
-                row = self.upload(path, pin)
+                row = self.upload(path, pin)._replace(
+                    mtime_ns=pin.seen.st_mtime_ns, mode=pin.seen.st_mode & 0o7777, grows=pin.grows
+                )
             except Refused as error:
                 row = self.restored_rows.get(path, UNKNOWN)
                 if not is_content(pin, row):
                     self.refused[path] = str(error)
                     return False
-                # It is as it was restored, and another machine has replaced the object.
+                # It is as it was restored, and another machine's, which has replaced the object, counts.
             except UNSENT as error:
                 self.trouble = f"{path}: {error}"
                 return False
@@ -622,9 +640,7 @@ class Mirror:
             for part in pin.marks:  # merged into the database
                 if part != path and part in self.sent:
                     self.sent[part] = self.sent[part]._replace(size=-1)
-            self.sent[path] = row._replace(
-                mtime_ns=pin.seen.st_mtime_ns, mode=pin.seen.st_mode & 0o7777, grows=pin.grows
-            )
+            self.sent[path] = row
             self.marks |= pin.marks
             self.log_sums.pop(path, None)
             with contextlib.suppress(Changed):
@@ -655,7 +671,9 @@ class Mirror:
         return self.put(path, pin, 0 if path in self.shared else last.generation, check)
 
     def put(self, path: str, pin: Pin, generation: int, check: Callable[[int], None]) -> Row:
-        """Write a file over the object that this disk wrote or restored, or a higher rank; over no other."""
+        """Write a file over the object that this disk wrote or restored, or that a higher rank wrote; over
+        no other.
+        """
 
         def counted(count: int) -> None:
             check(count)
@@ -664,8 +682,9 @@ class Mirror:
                 self.deadline = min(self.latest, time.monotonic() + self.idle)
 
         for _ in range(3):
+            name = self.name(path)
             try:
-                name, file = self.name(path), Section(pin.file, 0, pin.size, counted)
+                file = Section(pin.file, 0, pin.size, counted)
                 if pin.size <= SMALL:
                     data = file.read(pin.size)
                     check(0)
@@ -678,36 +697,34 @@ class Mirror:
                 return Row(made.size, made.crc, made.generation)
             except Changed:
                 check(0)
-            there = self.bucket.get(self.name(path))
-            restored = self.restored_rows.get(path, UNKNOWN)
-            crc = checksum(pin.file, 0, pin.size, check=check)
-            if there and (there.size, there.crc) == (pin.size, crc):
-                if not self.is_mine(there):  # else of a write whose answer was lost
-                    self.shared.add(path)
-                return Row(there.size, crc, there.generation)
-            generation = there.generation if there else 0
-            is_known = there and (there.size, there.crc) == (restored.size, restored.crc)
-            if not there or is_known or self.is_mine(there):
+            there, restored = self.bucket.get(name), self.restored_rows.get(path, UNKNOWN)
+            if there is None:
+                generation = 0
                 continue
-            other, is_restored = (
-                self.rank_of(there),
-                (pin.size, crc) == (restored.size, restored.crc),
-            )
-            if other is None or is_restored:
+            generation, content = there.generation, (there.size, there.crc)
+            mine = pin.size, checksum(pin.file, 0, pin.size, check=check)
+            before, rank = (restored.size, restored.crc), self.rank_of(there)
+            is_higher = rank is not None and rank > int(self.disk)
+            if content == mine and not is_higher:
+                if not self.is_mine(there):  # else of a write whose answer was lost
+                    self.share(path, there)
+                return Row(*content, generation)
+            if self.is_mine(there) or (content == before and not is_higher):
+                continue
+            if rank is None or mine == before:
                 raise Refused("the bucket has a file of that name which this machine did not write")
-            if other < int(self.disk):
-                self.names[path], generation = other_name(path, self.disk), 0
+            if is_higher:  # that machine's moments name what is replaced here
+                self.bucket.copy(name, generation, self.aside(path, generation, rank))
             else:
-                self.keep(path, there, other)
+                self.rank_names[path], generation = rank_name(path, self.disk), 0
         raise Changed("its object changes all the time")
 
-    def keep(self, path: str, there: Object, rank: int) -> None:
-        """Copy aside a file of a higher rank, whose object this machine is about to replace; its moments,
-        and `union`, name it.
-        """
-        for name in (path, other_name(path, rank)):
-            to = f"{self.attempt:04}/{rank}/{hashed(name)}-{there.generation}"
-            self.bucket.copy(self.where + path, there.generation, kept_prefix(self.job) + to)
+    def share(self, path: str, there: Object) -> None:
+        """Take another machine's object for a file that is alike here, with a copy for its moments."""
+        copy = self.aside(path, there.generation)
+        self.bucket.copy(self.name(path), there.generation, copy)
+        self.asides.add(copy)
+        self.shared.add(path)
 
     def extended(self, path: str, pin: Pin, last: Row, crc: int) -> Row | None:
         """Append what is new of a log to its object; None if the object is another."""
@@ -742,13 +759,13 @@ class Mirror:
             try:
                 self.bucket.copy(self.name(path), generation, name)
             except Changed:
-                # By a write whose answer was lost, of a log that had grown; or by another machine: the
-                # first one sends again what all restored, and each keeps what it replaces.
+                # By a write whose answer was lost, of a log that had grown; or by another machine, which keeps
+                # what moments need of what all restored. The first one sends that again.
                 there = self.bucket.get(self.name(path))
                 contents = (last.size, last.crc), needed[name]
                 if there and ((there.size, there.crc) in contents or self.is_mine(there)):
                     self.bucket.copy(self.name(path), there.generation, name)
-                elif not self.is_kept(name):
+                elif not (self.is_kept(name) or (there and self.rank_of(there) is not None)):
                     raise
             self.asides.add(name)
 
@@ -769,9 +786,10 @@ class Mirror:
         is_ours = start == self.writer.rpartition("/")[0] and rank.isdecimal()
         return int(rank) if is_ours else None
 
-    def aside(self, path: str, generation: int) -> str:
-        name = hashed(self.names.get(path, path))
-        return f"{kept_prefix(self.job)}{self.attempt:04}/{self.disk}/{name}-{generation}"
+    def aside(self, path: str, generation: int, rank: int | str = "") -> str:
+        """The name of a copy for the moments of this machine, or of another rank."""
+        place = f"{kept_prefix(self.job)}{self.attempt:04}/{rank or self.disk}"
+        return f"{place}/{hashed(path)}-{generation}"
 
     # --- the moment
 
@@ -790,12 +808,12 @@ class Mirror:
             path for path, seen in self.restored_marks.items() if self.marks.get(path) == seen
         } | {path for path in rows if rows[path] == self.restored_rows.get(path)}
         listed = {
-            self.names.get(path, path): row
+            self.rank_names.get(path, path): row
             for path, row in rows.items()
-            if self.first or path in self.names or path not in same
+            if self.first or path in self.rank_names or path not in same
         }
         gone = {
-            self.names.get(path, path): [row.size, row.crc, row.link]
+            self.rank_names.get(path, path): [row.size, row.crc, row.link]
             for path, row in self.restored_rows.items()
             if path not in rows
         }
@@ -831,19 +849,23 @@ class Mirror:
             self.aside(path, row.generation) for rows in kept_rows for path, row in rows.items()
         }
         names += self.asides - needed
-        # Copies of the attempts before may be the only ones of what this one has not changed.
-        keys = {name.rpartition("/")[2] for name in needed}
-        old = [each for each in self.stale if each.name.rpartition("/")[2] not in keys]
-        is_past = bool(old) and self.base not in self.needed
-        if is_past and newest(self.bucket, self.job, self.machines)[0] == self.attempt:
-            names += [each.name for each in old]
-            self.stale = [each for each in self.stale if each not in old]
+        if self.stale and self.base not in self.needed:
+            attempt, _, rows = newest(self.bucket, self.job, self.machines)
+            # Copies of the attempts before may be the only ones of what this one has not changed.
+            keys = {name.rpartition("/")[2] for name in needed}
+            for name, row in rows.items():
+                keys.add(f"{hashed(split_name(name, self.machines)[0])}-{row.generation}")
+            old = [each for each in self.stale if each.name.rpartition("/")[2] not in keys]
+            if attempt == self.attempt:
+                names += [each.name for each in old]
+                self.stale = [each for each in self.stale if each not in old]
         self.asides &= needed
 
         def remove(path: str) -> None:
             with contextlib.suppress(Changed):  # it is another's now
-                self.copy_aside(path)
-                self.bucket.delete(self.name(path), generation=self.sent[path].generation)
+                if path not in self.shared:
+                    self.copy_aside(path)
+                    self.bucket.delete(self.name(path), generation=self.sent[path].generation)
             del self.sent[path], self.gone[path]
 
         with ThreadPoolExecutor(THREADS) as pool:
@@ -906,17 +928,16 @@ class Mirror:
 
     # --- a restore
 
-    def restore(self, rows: dict[str, Row] | None = None) -> int:
-        """Make the folder what the newest moment of the job says, or `rows` of another job; return
+    def restore(self) -> int:
+        """Make the folder what the newest moment of the job says, or what other jobs left in it; return
         how many files were downloaded.
         """
         os.makedirs(self.folder, exist_ok=True)
         attempt, self.at_ns, found = newest(self.bucket, self.job, self.machines)
-        found, rows = self.by_path(found), rows and self.by_path(rows)
-        plain = self.present(found)
-        if attempt:
-            rows = found
-        elif rows is None:  # what other jobs left
+        kept = copies(self.bucket, self.job)
+        rows = self.by_path(self.without_lost(found, kept))
+        plain = self.present(rows)
+        if not attempt:  # what other jobs left
             rows = {
                 path: Row(each.size, each.crc, each.generation, each.updated_ns)
                 for path, each in plain.items()
@@ -927,25 +948,23 @@ class Mirror:
                 for path, row in rows.items()
                 if not {*map(str, Path(path).parents)} & rows.keys()
             }
-        kept = {
-            each.name.rpartition("/")[2]: each.name
-            for each in self.bucket.list(kept_prefix(self.job))
-        }
         self.clear(rows)
         with ThreadPoolExecutor(THREADS) as pool:
             bring = lambda path: self.bring(path, rows[path], plain.get(path), kept)  # noqa: E731
             new = sum(pool.map(bring, rows))
         self.take(plain, rows)
-        self.asides = {
-            f"{kept_prefix(self.job)}{self.attempt:04}/{self.disk}/{each}" for each in kept
-        }  # need no other copy
+        here = self.aside("", 0).rpartition("/")[0]
+        self.asides = {  # need no other copy
+            f"{here}/{each.name.rpartition('/')[2]}" for found in kept.values() for each in found
+        }
         old = (moments_prefix(self.job), kept_prefix(self.job))
         stale = [each for prefix in old if self.first for each in self.bucket.list(prefix)]
         self.stale = [each for each in stale if int(each.name.split("/")[-3]) < self.attempt]
         self.rows, self.restored_rows, self.needed = rows, rows, {0: rows}
         self.restored_marks, self.ever_whole = {**self.marks}, {*rows}
         if self.notes:
-            about = {"of": self.prefix, "rows": rows, "marks": self.restored_marks}
+            names = self.rank_names
+            about = {"of": self.prefix, "rows": rows, "marks": self.restored_marks, "names": names}
             Path(self.notes).write_text(json.dumps(about))
         self.is_restored = True
         return new
@@ -959,6 +978,7 @@ class Mirror:
             if noted["of"] == self.prefix:
                 self.restored_rows = {path: Row(*row) for path, row in noted["rows"].items()}
                 self.restored_marks = {path: tuple(each) for path, each in noted["marks"].items()}
+                self.rank_names |= noted["names"]
         self.needed = {0: self.restored_rows}
         same = {
             path: row
@@ -985,6 +1005,8 @@ class Mirror:
         for path in self.rows.keys() & plain.keys():
             if plain[path].generation == self.rows[path].generation:
                 self.sent[path] = self.rows[path]
+                if not self.is_mine(plain[path]):
+                    self.shared.add(path)
         for path in same.keys() & self.sent.keys():
             self.marks[path] = self.restored_marks[path]
         self.take(plain, self.rows)
@@ -1016,7 +1038,9 @@ class Mirror:
                 os.rmdir(top)
         os.makedirs(self.folder, exist_ok=True)
 
-    def bring(self, path: str, row: Row, there: Object | None, kept: dict[str, str]) -> bool:
+    def bring(
+        self, path: str, row: Row, there: Object | None, kept: dict[str, list[Object]]
+    ) -> bool:
         """Make one file or link as it was; return whether it was downloaded."""
         full, is_new = Path(self.path(path)), False
         full.parent.mkdir(parents=True, exist_ok=True)
@@ -1025,14 +1049,13 @@ class Mirror:
             full.symlink_to(row.link)
         elif is_new := not is_there(full, row):
             part = full.with_name(f".berg-part-{hashed(path)}")
-            copy = kept.get(self.aside(path, row.generation).rpartition("/")[2])
-            download(self.bucket, self.name(path), there, copy, part, row)
+            download(self.bucket, self.name(path), there, kept.get(hashed(path), []), part, row)
             part.replace(full)
         if not row.link:
             full.chmod(row.mode)
         os.utime(full, ns=(row.mtime_ns, row.mtime_ns), follow_symlinks=False)
         is_current = there is not None and (there.size, there.crc) == (row.size, row.crc)
-        is_sender = self.first or path in self.names  # then no other machine sends it
+        is_sender = self.first or path in self.rank_names  # then no other machine sends it
         if not row.link and (is_current or not is_sender):  # else it is sent again
             is_ours = there and (is_current or self.is_mine(there))
             self.sent[path] = row._replace(generation=there.generation if there and is_ours else 0)
@@ -1106,47 +1129,68 @@ def number_of(name: str) -> int:
 
 
 def union(moments: dict[str, dict[str, Any]]) -> dict[str, Row]:
-    """The files of all machines, whose moments are given by rank: the newest of a path, unless one
-    deleted what was restored. What a lower rank has replaced has a name of its own.
+    """The files of all machines, whose moments are given by rank: the newest of a path, but a file before
+    a link; not what one deleted that was restored. A higher rank's file that a lower one has replaced,
+    so that it is older, has a name of its own; rank 0 lists what all restored, too.
     """
     rows: dict[str, Row] = {}
-    for disk in sorted(moments, key=int):
-        for path, values in moments[disk]["rows"].items():
-            row, lower = Row(*values), rows.get(path, Row(generation=-1))
-            if row.generation >= lower.generation:
-                rows[path] = row
+    for rank in sorted(moments, key=int):
+        for name, values in moments[rank]["rows"].items():
+            row, lower = Row(*values), rows.get(name)
+            if not lower or (not row.link, row.generation) >= (not lower.link, lower.generation):
+                rows[name] = row
             elif (row.size, row.crc, row.link) != (lower.size, lower.crc, lower.link):
-                rows.setdefault(other_name(path, disk), row)
-    for path, content in (item for each in moments.values() for item in each["gone"].items()):
-        if path in rows and [rows[path].size, rows[path].crc, rows[path].link] == content:
-            del rows[path]
+                rows.setdefault(rank_name(name, rank), row)
+    for name, content in (item for each in moments.values() for item in each["gone"].items()):
+        if name in rows and [rows[name].size, rows[name].crc, rows[name].link] == content:
+            del rows[name]
     return rows
 
 
-def other_name(path: str, disk: str | int) -> str:
-    """The name of a file of a machine, where one of a lower rank writes the same path."""
-    return f"{path}{OTHER}{disk}~"
+def rank_name(path: str, rank: str | int) -> str:
+    """The name of a machine's file whose path a lower rank writes, too."""
+    return f"{path}.~rank{rank}~"
+
+
+def split_name(name: str, machines: int) -> tuple[str, str]:
+    """Path and rank of such a name; of a plain one the name and ""."""
+    found = RANK_NAME.fullmatch(name)
+    return (found[1], found[2]) if found and int(found[2]) < machines else (name, "")
+
+
+def copies(bucket: Bucket, job: str) -> dict[str, list[Object]]:
+    """The copies aside of a job by `hashed` of their paths."""
+    found: dict[str, list[Object]] = {}
+    for each in bucket.list(kept_prefix(job)):
+        found.setdefault(each.name.rpartition("/")[2].partition("-")[0], []).append(each)
+    return found
+
+
+def sources(name: str, there: Object | None, kept: list[Object], row: Row) -> list[str]:
+    """The objects that may have the content of a row, the most likely first: the plain object if it is
+    that, the copy of its generation, and what may have grown since.
+    """
+    is_exact = there and (there.size, there.crc) == (row.size, row.crc)
+    is_longer = there and not is_exact and there.size >= row.size
+    exact = [each.name for each in kept if each.name.endswith(f"-{row.generation}")]
+    longer = [each.name for each in kept if each.size >= row.size and each.name not in exact]
+    return [name] * bool(is_exact) + exact + [name] * bool(is_longer) + longer
 
 
 def download(
     bucket: Bucket,
     name: str,
     there: Object | None,
-    aside: str | None,
+    kept: list[Object],
     to: Path,
     row: Row,
     on_bytes: Callable[[int], None] = lambda count: None,
 ) -> None:
-    """Download what a row says: the plain object if it is that, or the copy aside, or the plain
-    object that may have grown since.
-    """
-    is_exact = there and (there.size, there.crc) == (row.size, row.crc)
-    is_longer = there and not is_exact and there.size >= row.size
-    for source in (name if is_exact else None, aside, name if is_longer else None):
-        if source:
-            with contextlib.suppress(Changed, FileNotFoundError):
-                bucket.download(source, to, row.size, row.crc, on_bytes)
-                return
+    """Download what a row says from the plain object or a copy aside."""
+    for source in sources(name, there, kept, row):
+        with contextlib.suppress(Changed, FileNotFoundError):
+            bucket.download(source, to, row.size, row.crc, on_bytes)
+            return
     to.unlink(missing_ok=True)
     raise Changed(f"{name}: the bucket does not have it as the moment says")
 

@@ -591,7 +591,7 @@ def finish(run: Run, mirror: Mirror, ending: Ending) -> Ending:
     for path, reason in [*missing.items()][:20]:
         run.say(f"Not saved as it is: {path or 'the results'}: {reason}")
     run.state.missing = dict([*missing.items()][:100])
-    for path, name in [*mirror.names.items()][:20]:
+    for path, name in [*mirror.rank_names.items()][:20]:
         run.say(f"A lower rank has written {path}, too: this machine's is {name} in the results")
     if "" in missing and ending.state == "SUCCEEDED":
         reason = f"results are not in the bucket: {missing['']}"

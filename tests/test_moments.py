@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
+import ranks
 from conftest import Cloud
 
 from berg import results
@@ -136,3 +137,8 @@ def test_files_with_one_path_and_content_stay_two_when_one_changes(
     job.sync(1, 2)
     assert job.fetched() == {"": "alike", ".~rank1~": "another"}
     assert Machines(cloud, tmp_path, 2).read() == ["alike", "another", "alike"]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_random_machines_find_their_own_files(cloud: Cloud, tmp_path: Path, seed: int) -> None:
+    assert not ranks.life(cloud, seed, tmp_path)
