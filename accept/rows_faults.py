@@ -97,7 +97,7 @@ def tokens_expire(t: Trial) -> None:
 
 @row("processes", "rights that Google grants a minute late delay a job; it succeeds", minutes=8)
 def rights_late(t: Trial) -> None:
-    t.cloud.settings(boot=8)
+    t.cloud.settings(delay=8)
     job = t.run("echo kept > $BERG_RESULTS_DIR/kept")
     t.cloud.fault("storage.objects.*", status=403, reason="forbidden", match="%2Fdist%2F", times=5)
     t.ended(job, "SUCCEEDED", seconds=300)

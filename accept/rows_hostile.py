@@ -343,7 +343,7 @@ def bombs(t: Trial) -> None:
         for words in (["show", job], ["fetch", job], ["list", "-a"]):
             said = traps.tried(*words)
         check(sound in said.out, "berg list has lost a sound job")
-    size = sum(path.stat().st_size for path in (t.folder / "berg_results").rglob("*"))
+    size = sum(path.lstat().st_size for path in (t.folder / "berg_results").rglob("*"))
     check(size < 50_000_000, f"berg fetch wrote {size:,} bytes")
 
 
@@ -489,7 +489,7 @@ def repository_traps(t: Trial) -> None:
 @row("hostile", "a machine runs only the job and the Berg that its laptop sent")
 def replaced(t: Trial) -> None:
     Traps(t)
-    t.cloud.settings(boot=15)
+    t.cloud.settings(delay=15)
     job = t.run("echo honest >$BERG_RESULTS_DIR/said; echo honest")
     found = Copies(t, job).records
     check(any(b"honest" in data for data, _ in found.values()), "no record has the command")
@@ -503,7 +503,7 @@ def replaced(t: Trial) -> None:
         t.ended(each, "FAILED")
     said = t.log(job) + str(t.results(job))
     check("wicked" not in said, "the machine ran a command that the laptop had not sent")
-    t.cloud.settings(boot=1)
+    t.cloud.settings(delay=0)
     t.ran("echo honest", name="third")
 
 

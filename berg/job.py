@@ -234,7 +234,7 @@ def check_results(folder: str) -> str:
     """The path of a results folder below berg_results/, without slashes around it."""
     folder = folder.removeprefix(RESULTS).strip("/")
     wrong = {"", ".", "..", *OBEYED}
-    if not folder or wrong & {part.lower() for part in folder.split("/")}:
+    if not folder.isprintable() or wrong & {part.lower() for part in folder.split("/")}:
         raise BergError(f"{folder!r} is no folder below {RESULTS}. Name one: -r sweep1/bs_256")
     return folder
 
@@ -266,7 +266,10 @@ def parse(kind: type[Record], content: bytes, name: str) -> Record:
         ):
             raise ValueError(f"its code is {record.code!r}")
         if isinstance(record, State):
-            age(record.changed_at), age(record.created_at), record.waits
+            for time in (record.created_at, *record.times.values(), record.changed_at):
+                age(time)
+            for time in filter(None, (record.synced_until, record.kept_until)):
+                age(time)
         return record
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, BergError) as error:
         raise BergError(
