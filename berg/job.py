@@ -360,7 +360,9 @@ def write_state(bucket: Bucket, state: State, generation: int) -> int:
     return written.generation
 
 
-def conclude(bucket: Bucket, job: Job, outcome: str, reason: str, code: int | None = None) -> State:
+def conclude(
+    bucket: Bucket, job: Job | State, outcome: str, reason: str, code: int | None = None
+) -> State:
     """Write a final state, unless the job has one, or another job has its name; return what there is."""
     while True:
         state, generation = read_state(bucket, job.name)

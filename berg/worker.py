@@ -254,15 +254,16 @@ def give_up() -> None:
     """
     config, facts = know()
     bucket, name, reason = Bucket(config), facts.attributes["berg-job"], sys.argv[1]
-    job = jobs.read_job(bucket, name, facts.attributes["berg-job-sha256"])
-    if job.is_devbox or job.rows or (job.machines > 1 and facts.name != job.machine_names[0]):
-        return
+    with contextlib.suppress(BergError):  # a record that is not what was submitted says nothing
+        job = jobs.read_job(bucket, name, facts.attributes["berg-job-sha256"])
+        if job.is_devbox or job.rows or (job.machines > 1 and facts.name != job.machine_names[0]):
+            return
     if boot.IS_GUEST:
         (boot.BERG / "unsaved").touch()
         reason += f". What was not saved stays on {facts.name}: {boot.BERG.parent}"
     state, _ = jobs.read_state(bucket, name)
     if state.state == SUBMITTED or state.machine_id == facts.id:
-        jobs.conclude(bucket, job, "FAILED", reason)
+        jobs.conclude(bucket, state, "FAILED", reason)
 
 
 def sweep(run: Run) -> Ending:
