@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import unicodedata
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -490,18 +491,26 @@ def repository_traps(t: Trial) -> None:
 def replaced(t: Trial) -> None:
     Traps(t)
     t.cloud.settings(delay=15)
-    job = t.run("echo honest >$BERG_RESULTS_DIR/said; echo honest")
-    found = Copies(t, job).records
-    check(any(b"honest" in data for data, _ in found.values()), "no record has the command")
-    for name, (data, about) in found.items():
-        t.cloud.write(name, data.replace(b"honest", b"wicked"), about)
-    second = t.run("echo honest", name="second")
-    for name in t.cloud.objects(".berg/dist/"):
-        t.ending.callback(t.cloud.write, name, t.cloud.read(name) or b"")
-        t.cloud.write(name, b"evil")
-    for each in (job, second):
-        t.ended(each, "FAILED")
-    said = t.log(job) + str(t.results(job))
+    with ThreadPoolExecutor(1) as pool:  # a submit waits for its machine
+
+        def submitted(command: str, name: str) -> Future[str]:
+            running = pool.submit(t.run, command, name=name)
+            t.until(lambda: t.cloud.read(f".berg/jobs/{t.name(name)}_state.json"), "a state")
+            return running
+
+        submit = submitted("echo honest >$BERG_RESULTS_DIR/said; echo honest", "job")
+        found = Copies(t, t.name("job")).records
+        check(any(b"honest" in data for data, _ in found.values()), "no record has the command")
+        for name, (data, about) in found.items():
+            t.cloud.write(name, data.replace(b"honest", b"wicked"), about)
+        t.ended(job := submit.result(), "FAILED")
+        submit = submitted("echo honest", "second")
+        for name in t.cloud.objects(".berg/dist/"):
+            t.ending.callback(t.cloud.write, name, t.cloud.read(name) or b"")
+            t.cloud.write(name, b"evil")
+        t.until_log(second := submit.result(), "is not what was submitted")
+        t.gone()
+    said = t.log(job) + str(t.results(job)) + t.log(second).replace("Running", "wicked")
     check("wicked" not in said, "the machine ran a command that the laptop had not sent")
     t.cloud.settings(delay=0)
     t.ran("echo honest", name="third")
