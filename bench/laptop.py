@@ -9,6 +9,7 @@ from pathlib import Path
 from common import FAR, Cost, Side, Table, away, rounds, sides, timed
 
 JOBS = 5_000
+REMOVED = 100
 FILES = 20_000  # of the repository
 MAKE = """import os, sys
 count, size = map(int, sys.argv[1:])
@@ -26,6 +27,7 @@ def measure(bergs: dict[str, str], repeats: int, scratch: Path) -> Iterator[Tabl
         for name, side in made.items():
             repository(side, scratch / f"code-{name}")
         yield from submits(made, repeats)
+        yield removals(made, repeats)
         yield from lists(made, repeats)
         yield from fetches(made, repeats, scratch)
 
@@ -80,6 +82,28 @@ def submits(made: dict[str, Side], repeats: int) -> Iterator[Table]:
         yield rounds(Table(f"Submit: after an edit, {away(seconds)}", note), runs, repeats, edit)
         for side in made.values():
             side.trial.cloud.settings(latency=0, machine_latency=None)
+
+
+def removals(made: dict[str, Side], repeats: int) -> Table:
+    """`berg rm` of 100 jobs that have ended, by a pattern."""
+
+    def copy() -> None:
+        for cloud in (side.trial.cloud for side in made.values()):
+            objects = cloud.objects()
+            found = {
+                name: (cloud.read(name) or b"", objects[name].get("metadata") or {})
+                for name in objects
+                if "job0" in name and "/dist/" not in name
+            }
+            for new in (f"old{number}" for number in range(REMOVED)):
+                for name, (data, about) in found.items():
+                    told = {key: text.replace("job0", new) for key, text in about.items()}
+                    cloud.write(
+                        name.replace("job0", new), data.replace(b"job0", new.encode()), told
+                    )
+
+    runs = {name: lambda side=side: side.berg("rm", "-y", "old*") for name, side in made.items()}
+    return rounds(Table(f"Remove: {REMOVED} jobs", "`berg rm -y 'old*'`."), runs, repeats, copy)
 
 
 def lists(made: dict[str, Side], repeats: int) -> Iterator[Table]:
