@@ -849,13 +849,14 @@ class Mirror:
             self.aside(path, row.generation) for rows in kept_rows for path, row in rows.items()
         }
         names += self.asides - needed
-        if self.stale and self.base not in self.needed:
+        # Copies of the attempts before may be the only ones of what this one has not changed.
+        keys = {name.rpartition("/")[2] for name in needed}
+        old = [each for each in self.stale if each.name.rpartition("/")[2] not in keys]
+        if old and self.base not in self.needed:
             attempt, _, rows = newest(self.bucket, self.job, self.machines)
-            # Copies of the attempts before may be the only ones of what this one has not changed.
-            keys = {name.rpartition("/")[2] for name in needed}
-            for name, row in rows.items():
+            for name, row in rows.items():  # also of other machines
                 keys.add(f"{hashed(split_name(name, self.machines)[0])}-{row.generation}")
-            old = [each for each in self.stale if each.name.rpartition("/")[2] not in keys]
+            old = [each for each in old if each.name.rpartition("/")[2] not in keys]
             if attempt == self.attempt:
                 names += [each.name for each in old]
                 self.stale = [each for each in self.stale if each not in old]
