@@ -150,6 +150,8 @@ class Bucket:
         import requests
         from google.cloud import storage
 
+        # Else each client asks for the bucket's place, for traces that nobody collects.
+        os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
         options = {"api_endpoint": self.config.endpoint} if self.config.endpoint else None
         client = storage.Client(
             project=self.config.project, credentials=self.config.credentials, client_options=options
