@@ -27,6 +27,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
+
 from berg import BergError
 from berg.bucket import Bucket, Changed
 from berg.config import home
@@ -451,17 +453,17 @@ def package() -> tuple[str, bytes]:
     return f".berg/dist/berg-{hashlib.sha256(content).hexdigest()[:12]}.zip", content
 
 
-def uv() -> tuple[str, Path]:
-    """The program uv, with which machines install. Name of the object, and its file here: of this
-    computer's uv, or downloaded where that is no program for Linux.
+def uv() -> tuple[str, bytes]:
+    """The program uv, with which machines install: this computer's, or downloaded where that is no
+    program for Linux. Name of the object, and its bytes.
     """
     from uv import find_uv_bin
 
     number = version("uv")
-    name, file = f".berg/dist/uv-{number}", home() / f"uv-{number}-linux"
+    file = home() / f"uv-{number}-linux"
     if (sys.platform, platform.machine()) == ("linux", "x86_64"):
-        return name, Path(find_uv_bin())
-    if not file.exists():
+        file = Path(find_uv_bin())
+    elif not file.exists():
         import requests
 
         kind = {"Accept": "application/vnd.pypi.simple.v1+json"}
@@ -477,22 +479,22 @@ def uv() -> tuple[str, Path]:
             part = file.with_suffix(".part")
             part.write_bytes(archive.read(inner))
             part.replace(file)
-    return name, file
+    content = file.read_bytes()
+    return f".berg/dist/uv-{number}-{hashlib.sha256(content).hexdigest()[:12]}", content
 
 
 def provide(bucket: Bucket) -> dict[str, str]:
     """Send what the bucket lacks of this; return what the metadata of a machine say of it."""
-    name, content = package()
-    uv_name, program = uv()
-    with contextlib.suppress(Changed), program.open("rb") as file:
-        if not bucket.get(name):
-            bucket.write(name, content, 0)
-        if not bucket.get(uv_name):
-            bucket.put(uv_name, file, program.stat().st_size, 0)
+    (name, content), (uv_name, program) = package(), uv()
+    for each, data in ((name, content), (uv_name, program)):
+        there = bucket.get(each)
+        if not there or there.crc != google_crc32c.value(data):  # somebody has replaced it
+            with contextlib.suppress(Changed):
+                bucket.put(each, io.BytesIO(data), len(data), there.generation if there else 0)
     return {
         "berg-dist": name,
         "berg-dist-sha256": hashlib.sha256(content).hexdigest(),
         "berg-uv": uv_name,
-        "berg-uv-sha256": hashlib.sha256(program.read_bytes()).hexdigest(),
+        "berg-uv-sha256": hashlib.sha256(program).hexdigest(),
         "berg-packages": " ".join(f"{name}=={version(name)}" for name in PACKAGES),
     }
