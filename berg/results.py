@@ -806,7 +806,12 @@ class Mirror:
             return
         same = {
             path for path, seen in self.restored_marks.items() if self.marks.get(path) == seen
-        } | {path for path in rows if rows[path] == self.restored_rows.get(path)}
+        } | {  # also one that was written again with its content, or touched
+            path
+            for path, row in rows.items()
+            if (was := self.restored_rows.get(path))
+            and (row.generation, row.link) == (was.generation, was.link)
+        }
         listed = {
             self.rank_names.get(path, path): row
             for path, row in rows.items()
@@ -1174,7 +1179,7 @@ def sources(name: str, there: Object | None, kept: list[Object], row: Row) -> li
     is_exact = there and (there.size, there.crc) == (row.size, row.crc)
     is_longer = there and not is_exact and there.size >= row.size
     exact = [each.name for each in kept if each.name.endswith(f"-{row.generation}")]
-    longer = [each.name for each in kept if each.size >= row.size and each.name not in exact]
+    longer = [each.name for each in kept if row.grows and each.size >= row.size]
     return [name] * bool(is_exact) + exact + [name] * bool(is_longer) + longer
 
 
