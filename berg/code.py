@@ -46,9 +46,8 @@ UNREADABLE = re.compile(
     r"unable to read|bad object|corrupt|missing|not a valid object|could not get object info"
 )
 SUBMODULE = "160000"  # mode of a submodule's commit
-POINTER = (
-    b"version https://git-lfs.github.com/spec/"  # begins a file that stands for one of Git LFS
-)
+# How a file begins that stands for one of Git LFS.
+POINTER = b"version https://git-lfs.github.com/spec/"
 FILTERED = (":/", ":(top,exclude,attr:!filter)")  # files to which a filter of git's is applied
 CONFLICTS = ("DD", "AU", "UD", "UA", "DU", "AA", "UU")  # of git status
 SAVED = "berg_commits.bundle"  # in the results: commits that the job made

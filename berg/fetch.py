@@ -144,7 +144,7 @@ class Fetch:
         }
 
     def is_replaced(self, path: str, row: Row) -> bool:
-        """Whether a file of a higher rank was replaced by one that all restored again: nobody has it."""
+        """Whether a lower rank has replaced a file of a higher one, and no copy of it is left."""
         full, rank = split_name(f"{self.own}/{path}", self.machines)
         there, kept = self.plain.get(path), self.kept.get(hashed(full), [])
         return bool(rank) and not sources(path, there, kept, row)

@@ -167,10 +167,9 @@ def foresee(plan: Plan) -> dict[str, str]:
         file = f"{snapshot.commit}:{name}"
         return code.git(snapshot.root, "show", file) if name in paths else None
 
-    def is_folder(path: str) -> bool:
-        return any(each.startswith(f"{posixpath.normpath(path)}/") for each in paths)
-
-    choice = choose(plan.job.cwd, read, is_folder) if not own else Choice()
+    choice = (
+        choose(plan.job.cwd, read, lambda path: is_folder(path, paths)) if not own else Choice()
+    )
     used = check_local(choice, read, paths, missing)
     others = [path for path in sorted(paths, key=lambda path: (path.count("/"), path))
               if is_source(path) and is_due(path, choice, used)]  # fmt: skip
@@ -348,7 +347,7 @@ def unknown(
         folder = posixpath.normpath(posixpath.join(cwd, change[1]))
         if folder.startswith("..") or folder in paths:  # that is a link
             return ""
-        if folder != "." and not is_in(folder, paths):
+        if folder != "." and not is_folder(folder, paths):
             return absent(change[1], folder, missing).replace("a file", "a folder")
         return unknown(change[2], folder, paths, missing, is_brought) if change[2] else ""
     folders = {posixpath.normpath(posixpath.join(cwd, word)): word for word in words}
@@ -377,9 +376,9 @@ def unknown(
     return ""
 
 
-def is_in(folder: str, paths: set[str]) -> bool:
-    """Whether a folder has files."""
-    return any(path.startswith(f"{folder}/") for path in paths)
+def is_folder(path: str, paths: set[str]) -> bool:
+    """Whether files of the repository are below a path."""
+    return any(each.startswith(f"{posixpath.normpath(path)}/") for each in paths)
 
 
 def no_module(module: str, cwd: str, paths: set[str]) -> str:
@@ -387,7 +386,7 @@ def no_module(module: str, cwd: str, paths: set[str]) -> str:
     names = module.split(".")
     package, path = posixpath.join(cwd, names[0]), posixpath.join(cwd, *names)
     package, path = posixpath.normpath(package), posixpath.normpath(path)
-    if f"{package}/__init__.py" not in paths or f"{path}.py" in paths or is_in(path, paths):
+    if f"{package}/__init__.py" not in paths or f"{path}.py" in paths or is_folder(path, paths):
         return ""
     return f"{module} is not a module of the repository's {names[0]}"
 

@@ -237,7 +237,7 @@ class Mirror:
         return found
 
     def without_lost(self, rows: dict[str, Row], kept: dict[str, list[Object]]) -> dict[str, Row]:
-        """Rows without those of this rank's own names whose content was replaced: the plain file counts."""
+        """Rows without files of this rank's own names that the bucket has no more: then the plain ones count."""
         lost = set()
         for name, row in rows.items():
             path, rank = split_name(name, self.machines)
@@ -786,10 +786,10 @@ class Mirror:
         is_ours = start == self.writer.rpartition("/")[0] and rank.isdecimal()
         return int(rank) if is_ours else None
 
-    def aside(self, path: str, generation: int, rank: int | str = "") -> str:
+    def aside(self, path: str, generation: int, rank: int | None = None) -> str:
         """The name of a copy for the moments of this machine, or of another rank."""
-        place = f"{kept_prefix(self.job)}{self.attempt:04}/{rank or self.disk}"
-        return f"{place}/{hashed(path)}-{generation}"
+        disk = self.disk if rank is None else rank
+        return f"{kept_prefix(self.job)}{self.attempt:04}/{disk}/{hashed(path)}-{generation}"
 
     # --- the moment
 
