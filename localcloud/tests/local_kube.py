@@ -40,6 +40,7 @@ def job(name: str, script: str, count: int = 1, gpus: int = 0, **spec) -> dict:
     """An indexed Job of pods that run a script."""
     container = {"name": "main", "image": "debian:12", "command": ["bash", "-c", script]}
     pod = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container]}
+    pod["shareProcessNamespace"] = True
     pod |= spec.pop("pod", {})
     if gpus:
         container["resources"] = {"limits": {"nvidia.com/gpu": gpus}}
@@ -50,6 +51,7 @@ def job(name: str, script: str, count: int = 1, gpus: int = 0, **spec) -> dict:
         "completions": count,
         "parallelism": count,
         "backoffLimit": 0,
+        "podReplacementPolicy": "Failed",
     }
     return {
         "apiVersion": "batch/v1",

@@ -83,11 +83,9 @@ class Client:
         return self.wait(self.call("DELETE", f"/zones/{zone}/instances/{name}"))
 
     def console(self, name: str, zone: str = ZONE) -> str:
-        return (
-            self.call("GET", f"/zones/{zone}/instances/{name}/serialPort")
-            .json()
-            .get("contents", "")
-        )
+        there = self.get(name, zone)
+        log = self.folder / "machines" / there["id"] / "serial.log" if there else None
+        return log.read_text(errors="replace") if log and log.exists() else ""
 
     def console_with(self, name: str, text: str) -> str:
         """The console once it shows `text`."""

@@ -44,7 +44,6 @@ def routes(cloud: Cloud) -> list[web.RouteDef]:
         ("POST", "/_berg/instances/{name}/preempt", preempt),
         ("POST", "/_berg/instances/{name}/crash", crash),
         ("POST", "/_berg/instances/{name}/cut", cut),
-        ("POST", "/_berg/clusters/{name}/images", set_image),
         ("POST", "/_berg/pods/{name}/evict", evict),
     ]
     return [
@@ -97,7 +96,7 @@ async def add_project(cloud: Cloud, name: str, body: dict) -> dict:
 
 
 async def expire_tokens(cloud: Cloud, name: str, body: dict) -> dict:
-    cloud.tokens.expire_all(revoke=bool(body.get("revoke")))
+    cloud.tokens.expire_all()
     return {}
 
 
@@ -172,31 +171,12 @@ async def cut(cloud: Cloud, name: str, body: dict) -> dict:
     return {}
 
 
-def plane_named(cloud: Cloud, name: str) -> Plane:
-    for (_, _, known), plane in cloud.container.planes.items():
-        if known == name:
-            return plane
-    raise ApiError(404, "notFound", f"clusters/{name}")
-
-
 def pod_named(cloud: Cloud, name: str) -> tuple[Plane, dict]:
     for plane in cloud.container.planes.values():
         for pod in plane.store.all("pods"):
             if pod["metadata"]["name"] == name:
                 return plane, pod
     raise ApiError(404, "notFound", f"pods/{name}")
-
-
-async def set_image(cloud: Cloud, name: str, body: dict) -> dict:
-    images = plane_named(cloud, name).images
-    if not isinstance(body.get("image"), str):
-        raise ApiError(
-            400, "invalid", 'Needs {"image": a part of its name}, and may have error and on'
-        )
-    images.pop(body["image"], None)
-    if body.get("on", True):
-        images[body["image"]] = body.get("error") or "failed to resolve reference: not found"
-    return images
 
 
 async def evict(cloud: Cloud, name: str, body: dict) -> dict:

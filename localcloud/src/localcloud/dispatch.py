@@ -208,12 +208,12 @@ async def call_method(
     pairs = parse_qsl(query, keep_blank_values=True, errors="surrogateescape")
     upload = path.startswith(STORAGE_PREFIXES) and not path.startswith("/download")
     upload_id = next((value for name, value in pairs if upload and name == "upload_id"), None)
-    owner = owner_of(cloud, method, path_values, headers, upload_id)
+    # The URI of an upload session is a credential itself, as documented.
+    is_session = "Authorization" not in headers and upload_id is not None
+    owner = Owner("") if is_session else authenticate(cloud, headers)
     fault = cloud.faults.take(method.id, unquote(f"{path}?{query}"), path_values.get("zone"))
     if fault and not fault.after_handler:
         await suffer(fault, request)
-    if method.id not in handlers:
-        raise ApiError(501, "notImplemented", f"{method.id} is not part of the embedded cloud")
     params = schema.check_params(
         service,
         method,
@@ -227,11 +227,13 @@ async def call_method(
     body = None
     if not upload and method.verb not in ("GET", "DELETE"):
         body = parse_json(await read())
-        body = schema.check_body(service, method, body, path_values)
+        body = schema.check_body(service, method, body)
     call = Call(method.id, params, body, request, owner.email, headers)
     check_scopes(method, owner)
     services.check(cloud, call)
     permissions.check(cloud, call)
+    if method.id not in handlers:
+        raise ApiError(501, "notImplemented", f"{method.id} is not part of the embedded cloud")
     answer = await handlers[method.id](call)
     fault = fault or call.late_fault
     if fault and fault.after_handler:
@@ -258,21 +260,6 @@ def finish(
     return json_response(
         schema.select(answer, mask), indent=1 if params.get("prettyPrint") == "true" else None
     )
-
-
-def owner_of(
-    cloud: Cloud,
-    method: schema.Method,
-    path_values: dict[str, str],
-    headers: Any,
-    upload_id: str | None,
-) -> Owner:
-    """Return the caller; raise Google's 401 without one, unless the bucket is public."""
-    if "Authorization" not in headers and upload_id:
-        return Owner("")  # the URI of an upload session is a credential itself, as documented
-    if "Authorization" not in headers and permissions.is_public(cloud, method, path_values):
-        return Owner(permissions.ANONYMOUS)
-    return authenticate(cloud, headers)
 
 
 def authenticate(cloud: Cloud, headers: Any) -> Owner:

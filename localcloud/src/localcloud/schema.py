@@ -74,7 +74,6 @@ class Method:
     request: dict | None  # schema of the body
     response: dict | None  # schema of the answer
     scopes: tuple[str, ...]  # of which a token needs one
-    version: str = "v1"
 
 
 @dataclass
@@ -82,16 +81,10 @@ class Api:
     """One discovery document. `routes` groups methods by verb and number of path segments."""
 
     name: str
-    base: str  # "/compute/v1/"
     schemas: dict[str, dict]
     global_params: dict[str, dict]
     methods: dict[str, Method] = field(default_factory=dict)
     routes: dict[tuple[str, int], list[Method]] = field(default_factory=dict)
-
-
-def load(name: str, version: str = "v1") -> Api:
-    """The API of that name; the same one each time."""
-    return _load(name, version)
 
 
 def _documents() -> Path:
@@ -116,14 +109,12 @@ def scopes() -> frozenset[str]:
 
 
 @lru_cache
-def _load(name: str, version: str) -> Api:
-    """Load the discovery document `<name>.<version>.json`, without its descriptions (two thirds of
-    it).
-    """
-    path = _documents() / f"{name}.{version}.json"
+def load(name: str) -> Api:
+    """The API of that name, of its discovery document without the descriptions (two thirds of it)."""
+    path = _documents() / f"{name}.v1.json"
     document = json.loads(path.read_text(), object_hook=_without_prose)
-    api = Api(name, f"/{name}/{version}/", document["schemas"], document["parameters"])
-    _add_methods(api, document, version)
+    api = Api(name, document["schemas"], document["parameters"])
+    _add_methods(api, document)
     for methods in api.routes.values():
         # A literal segment wins over a parameter: `o/bulkRestore` is not the object "bulkRestore".
         # So does a custom verb: `secrets/a:getIamPolicy` is not the secret "a:getIamPolicy".
@@ -138,15 +129,15 @@ def _without_prose(value: dict) -> dict:
     return value
 
 
-def _add_methods(api: Api, resource: dict, version: str) -> None:
+def _add_methods(api: Api, resource: dict) -> None:
     for spec in resource.get("methods", {}).values():
-        path, whole = spec["path"].removeprefix(f"{version}/"), None
+        path, whole = spec["path"].removeprefix("v1/"), None
         if "{+" in path:
             before, _, rest = path.partition("{+")
             name, _, after = rest.partition("}")
             if "{" in before + after:
                 continue
-            whole, path = (before, name, after), spec["flatPath"].removeprefix(f"{version}/")
+            whole, path = (before, name, after), spec["flatPath"].removeprefix("v1/")
         segments = tuple(path.split("/"))
         method = Method(
             spec["id"],
@@ -157,16 +148,15 @@ def _add_methods(api: Api, resource: dict, version: str) -> None:
             spec.get("request"),
             spec.get("response"),
             tuple(spec.get("scopes", ())),
-            version,
         )
         api.methods[method.id] = method
         api.routes.setdefault((method.verb, len(segments)), []).append(method)
     for child in resource.get("resources", {}).values():
-        _add_methods(api, child, version)
+        _add_methods(api, child)
 
 
 def match(api: Api, verb: str, path: str) -> tuple[Method, dict[str, str]] | None:
-    """Find the method of a still percent-encoded path below `api.base`; return it with its decoded
+    """Find the method of a still percent-encoded path below its base; return it with its decoded
     path parameters. Matching comes before decoding: an object name may hold `%2F`."""
     parts = path.split("/")
     for method in api.routes.get((verb, len(parts)), []):
@@ -290,11 +280,8 @@ def _no_match(where: str, text: str, pattern: str) -> ApiError:
 # --- bodies
 
 
-def check_body(
-    api: Api, method: Method, body: Any, path_values: dict[str, str] | None = None
-) -> Any:
-    """Return a request body without what is null or goes without saying; raise Google's 400 for the first thing that is
-    wrong with it.
+def check_body(api: Api, method: Method, body: Any) -> Any:
+    """Return a request body without what is null; raise Google's 400 for the first thing that is wrong with it.
 
     A null is a field left out, but in what is a JSON merge patch (RFC 7396), where it takes the field
     away: see MERGED.
@@ -303,10 +290,6 @@ def check_body(
         return body
     if not isinstance(body, dict):
         raise invalid("Invalid JSON payload received. Expected an object.", "parseError")
-    values = path_values or {}
-    body = {key: value for key, value in body.items() if not is_true(key, value, values)}
-    if is_own_link(method, body, values):
-        del body["selfLink"]
     _check(api, method.request, body, "resource", method.id, answer=False)
     if api.name != "storage":  # which takes such in custom metadata
         check_text(body)
@@ -319,32 +302,6 @@ def check_text(body: dict) -> None:
         json.dumps(body, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise invalid("Invalid JSON payload received. A string is not valid UTF-8.") from None
-
-
-def is_true(key: str, value: Any, path_values: dict[str, str]) -> bool:
-    """Whether an output-only zone or region in a body is the one that the path names."""
-    name = path_values.get(key, "")
-    return (
-        name != ""
-        and key in ("zone", "region")
-        and value in (name, f"{key}s/{name}", _link(key, path_values))
-    )
-
-
-def is_own_link(method: Method, body: dict, path_values: dict[str, str]) -> bool:
-    """Whether a body of Compute Engine's names the link that the resource will have, whole or from
-    its project on.
-    """
-    link, segments = body.get("selfLink"), method.segments
-    if not method.id.startswith("compute.") or not method.id.endswith(".insert") or not link:
-        return False
-    where = [path_values.get(part.strip("{}"), part) for part in segments]
-    return f"/{link}".endswith("/" + "/".join([*where, str(body.get("name"))]))
-
-
-def _link(key: str, path_values: dict[str, str]) -> str:
-    place = f"projects/{path_values.get('project')}/{key}s/{path_values.get(key)}"
-    return f"https://www.googleapis.com/compute/v1/{place}"
 
 
 def without_nulls(value: Any, kept: bool = False) -> Any:
@@ -404,8 +361,7 @@ def _check_object(
         # they change what is there.
         unread = answer or key == "kind" or method_id.endswith((".patch", ".update"))
         # What is empty, 0 or false is as good as left out.
-        is_position = key == "index" and where.endswith(f"[{item}]")  # a disk's, and the true one
-        if inner.get("readOnly") and not unread and item and not is_position:
+        if inner.get("readOnly") and not unread and item:
             message = f"Invalid value for field '{where}.{key}': {json.dumps(item)[:80]}. The field is output only."
             raise invalid(message, "invalid", f"{where}.{key}")
         _check(api, inner, item, f"{where}.{key}", method_id, answer)

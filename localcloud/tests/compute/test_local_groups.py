@@ -185,13 +185,13 @@ def test_a_template_that_no_zone_takes_is_refused(client, properties, message):
         ({"template": "none"}, 404, "global/instanceTemplates/none' was not found"),
         ({"zones": ("us-west1-b",)}, 400, "Zone must be in region 'us-central1'"),
         ({"updatePolicy": {}}, 400, "instanceRedistributionType is NONE"),
-        ({"distributionPolicy": {}}, 400, "cannot be empty"),
+        ({"distributionPolicy": {}}, 501, "distributionPolicy without zones"),
         (
             {"instanceLifecyclePolicy": {"onRepair": {"allowChangingZone": "YES"}}},
             400,
             "forceUpdateOnRepair",
         ),
-        ({"shape": "EVEN", "instanceLifecyclePolicy": ANY_ZONE}, 400, "ANY or BALANCED"),
+        ({"shape": "ANY_SINGLE_ZONE", "instanceLifecyclePolicy": ANY_ZONE}, 400, "ANY or BALANCED"),
         ({"autoHealingPolicies": [{"initialDelaySec": 10}]}, 501, "resource.autoHealingPolicies"),
         ({"allInstancesConfig": {"properties": {"labels": {"No": ""}}}}, 400, "Label key violates"),
         ({"targetsize": 1}, 400, 'Unknown name "targetsize"'),
@@ -378,19 +378,6 @@ def test_new_members_take_the_first_zone_with_room(client):
     client.control("stockout", {"zone": C, "left": 1})
     insert(client, "filling", 2)
     assert sorted(zone_of(row) for row in running(client, "filling", 2).values()) == [C, F]
-
-
-def test_even_groups_spread_and_wait(client):
-    template(client)
-    client.control("stockout", {"zone": C})
-    insert(client, "even", 3, shape="EVEN")
-    short = until(
-        lambda: [n for n, row in members(client, "even").items() if row["lastAttempt"]],
-        "a shortage",
-    )
-    assert zone_of(members(client, "even")[short[0]]) == C
-    client.control("stockout", {"on": False})
-    assert sorted(zone_of(row) for row in running(client, "even", 3).values()) == [A, C, F]
 
 
 def test_quotas_and_faults_hold_members_back(client):

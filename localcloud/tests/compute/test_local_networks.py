@@ -143,7 +143,7 @@ base = f"http://{os.environ['GCE_METADATA_HOST']}/computeMetadata/v1/instance/ne
 def get(path):
     return u.urlopen(u.Request(base + path, headers={"Metadata-Flavor": "Google"})).read().decode()
 devices = {p.read_text().strip(): p.parent for p in pathlib.Path("/sys/class/net").glob("*/address")}
-for line in get("").split():
+for line in (f"{number}/" for number in range(10)):
     mac, network = get(line + "mac"), get(line + "network").rpartition("/")[2]
     there = devices[mac].name.split("-")[0] + " " + (devices[mac] / "mtu").read_text().strip()
     print("has", there, get(line + "mtu"), network, flush=True)

@@ -184,9 +184,6 @@ def test_what_no_waiting_mends_fails_and_leaves_no_machine(client):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"resizeBy": 2}, "Exactly one of resizeBy and instances"),
-        ({"instances": []}, "Exactly one of resizeBy and instances"),
-        ({"instances": [], "resizeBy": -1}, "must be positive"),
         ({"instances": [{"name": "No"}]}, "resource.instances.name"),
         ({"requestedRunDuration": {"seconds": "599"}}, "between 10 minutes and 7 days"),
         ({"requestedRunDuration": {"seconds": "604801"}}, "between 10 minutes and 7 days"),

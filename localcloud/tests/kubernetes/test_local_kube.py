@@ -117,22 +117,6 @@ def test_exit_codes_and_success_policies_end_jobs(kube):
         kube.delete(name)
 
 
-def test_an_image_that_cannot_be_pulled(kube):
-    route = "/_berg/clusters/kube/images"
-    kube.cloud.call("POST", route, {"image": "private/", "error": "pull access denied"})
-    kube.create(job("pulls", "true", container={"image": "registry.example/private/image:1"}))
-    state = lambda: [
-        row["state"].get("waiting", {})
-        for pod in kube.pods("pulls")
-        for row in pod["status"].get("containerStatuses", [])
-    ]
-    until(lambda: any(row.get("reason") == "ImagePullBackOff" for row in state()), "it backs off")
-    assert "pull access denied" in state()[0]["message"]
-    kube.cloud.call("POST", route, {"image": "private/", "on": False})
-    assert kube.ended("pulls")["type"] == "Complete"
-    kube.delete("pulls")
-
-
 def test_kubectl_sees_and_reaches_pods(kube):
     kube.create(job("shell", "echo begun; exec sleep 600"))
     name = kube.pod("shell")["metadata"]["name"]

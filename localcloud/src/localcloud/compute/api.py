@@ -45,11 +45,9 @@ from localcloud.compute.state import Compute, Instance
 from localcloud.errors import ApiError
 from localcloud.machines import guest_attributes
 
-CONSOLE = 1 << 20  # bytes of serial output that Google keeps
 UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 # What anybody may do in Google's projects of images.
 PUBLIC = {f"compute.images.{verb}" for verb in ("get", "getFromFamily", "list")}
-PUBLIC |= {"compute.imageFamilyViews.get"}
 WAIT = 120  # seconds that operations/wait waits at most
 
 
@@ -63,7 +61,6 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
         "instances.stop": change_power,
         "instances.start": change_power,
         "instances.simulateMaintenanceEvent": simulate_maintenance,
-        "instances.getSerialPortOutput": serial_port_output,
         "instances.getGuestAttributes": guest_attributes.get,
         "instances.setMetadata": set_metadata,
         "instances.list": list_instances,
@@ -191,27 +188,6 @@ async def change_power(compute: Compute, call: Call) -> dict:
     }
     compute.in_background(change[verb](compute, instance, operation))
     return operation
-
-
-async def serial_port_output(compute: Compute, call: Call) -> dict:
-    """What the machine wrote from byte `start` on, of the last 1 MB; ports 2 to 4 stay silent."""
-    instance = instance_of(compute, call)
-    start, data, size = int(call.params.get("start", 0)), b"", 0
-    path = compute.machine_folder(instance) / "serial.log"
-    if path.exists() and int(call.params.get("port", 1)) == 1:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            start = max(size + start if start < 0 else start, size - CONSOLE, 0)
-            file.seek(min(start, size))
-            data = file.read(CONSOLE)
-    contents = data.decode("utf-8", "replace")
-    return {
-        "kind": "compute#serialPortOutput",
-        "selfLink": f"{LINK}{instance.path}/serialPort",
-        "contents": contents,
-        "start": str(start),
-        "next": str(start + len(data)),
-    }
 
 
 async def set_metadata(compute: Compute, call: Call) -> dict:

@@ -1,6 +1,7 @@
 """instances.bulkInsert: many machines of given names in one zone, in one request.
 
-Not covered: bulk inserts in a region, name patterns, templates, instanceFlexibilityPolicy.
+Not covered: bulk inserts in a region, of which some machines are enough, name patterns, templates,
+instanceFlexibilityPolicy.
 """
 
 from __future__ import annotations
@@ -30,19 +31,16 @@ async def bulk_insert(compute: Compute, call: Call) -> dict:
     zone = call.params["zone"]
     region = catalog.ZONES[zone]
     honoured("resource", body, HONOURED)
-    if any(each.get("hostname") for each in body.get("perInstanceProperties", {}).values()):
-        raise checks.missing("resource.perInstanceProperties[].hostname")
+    if any(any(each.values()) for each in body.get("perInstanceProperties", {}).values()):
+        raise checks.missing("resource.perInstanceProperties of machines that differ")
     properties = body.get("instanceProperties", {})
     checks.check_types_are_names("resource.instanceProperties", properties)
     if properties.get("scheduling", {}).get("provisioningModel") == "FLEX_START":
         field = "resource.instanceProperties.scheduling.provisioningModel"
         raise checks.invalid(field, "FLEX_START", "It is not supported for bulk inserts.")
     names = choose_names(body)
-    least = int(body.get("minCount", len(names)))
-    if not 1 <= least <= len(names):
-        raise checks.invalid(
-            "resource.minCount", least, f"Must be between 1 and count ({len(names)})."
-        )
+    if int(body.get("minCount", len(names))) != len(names):
+        raise checks.missing("resource.minCount other than count")
     for name in names:
         if (project, zone, name) in compute.instances:
             raise checks.already_exists(f"projects/{project}/zones/{zone}/instances/{name}")
@@ -58,18 +56,17 @@ async def bulk_insert(compute: Compute, call: Call) -> dict:
     needs = quotas.drawn(compute, project, region, needs, sample.resource["scheduling"])
     error = error or quotas.quota_error(compute, project, region, needs)
     error = error or reservations.shortage(compute, sample, len(names))
-    room = min(compute.stockouts.get(zone, len(names)), len(names))
-    if error is None and room < least:
+    if error is None and compute.stockouts.get(zone, len(names)) < len(names):
         error = quotas.stockout_error(compute, project, zone, sample.resource)
     if error is not None:
-        return compute.finish(operation, too_few(least), error)
+        return compute.finish(operation, too_few(len(names)), error)
     children = []
-    for name in names[:room]:
+    for name in names:
         instance, disk = make_instance(compute, project, zone, {**properties, "name": name})
         child = compute.operation_on(instance, "insert", call.principal, operationGroupId=group)
         power.insert(compute, instance, disk, child)
         children.append((instance, child))
-    compute.in_background(finish(compute, operation, children, least))
+    compute.in_background(finish(compute, operation, children))
     return operation
 
 
@@ -93,27 +90,12 @@ def choose_names(body: dict) -> list[str]:
     return given
 
 
-async def finish(
-    compute: Compute, operation: dict, children: list[tuple[Instance, dict]], least: int
-) -> None:
-    """Wait for the machines; with fewer than minCount take them back."""
+async def finish(compute: Compute, operation: dict, children: list[tuple[Instance, dict]]) -> None:
+    """Wait for the machines; unless all of them come take them back."""
     while any(child["status"] != "DONE" for _, child in children):
         await compute.changed.wait()
     good = [instance for instance, child in children if "error" not in child]
-    enough = len(good) >= least
-    locations = {}
-    for zone in {instance.zone for instance, _ in children}:
-        target = sum(instance.zone == zone for instance, _ in children)
-        created = sum(instance.zone == zone for instance in good)
-        locations[f"zones/{zone}"] = {
-            "targetVmCount": target,
-            "createdVmCount": created,
-            "failedToCreateVmCount": target - created,
-            "deletedVmCount": 0 if enough else created,
-            "status": "DONE" if enough else "ROLLING_BACK",
-        }
-    operation["instancesBulkInsertOperationMetadata"] = {"perLocationStatus": locations}
-    if enough:
+    if len(good) == len(children):
         compute.finish(operation)
         return
     deletions = [
@@ -121,4 +103,4 @@ async def finish(
     ]
     await asyncio.gather(*(power.delete(compute, *deletion) for deletion in deletions))
     failed = next(child for _, child in children if "error" in child)
-    compute.finish(operation, too_few(least), *failed["error"]["errors"])
+    compute.finish(operation, too_few(len(children)), *failed["error"]["errors"])

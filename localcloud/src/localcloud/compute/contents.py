@@ -35,13 +35,7 @@ def origin_of(compute: Compute, instance: Instance) -> Path:
     """Return the folder of the image that a machine's boot disk was made from; it may not exist."""
     source = last(instance.resource["disks"][0].get("source", ""))
     disk = compute.disks.get((instance.project, instance.zone, source), {})
-    return folder_of(compute, source_of(disk) or "none")
-
-
-def source_of(disk: dict) -> str:
-    """Return the id of the snapshot or the image that a disk was made from; "" for neither."""
-    found: str = disk.get("sourceSnapshotId") or disk.get("sourceImageId", "")
-    return found
+    return folder_of(compute, disk.get("sourceImageId", "none"))
 
 
 def settle(compute: Compute, instance: Instance, image_id: str) -> None:
@@ -72,7 +66,7 @@ async def keep(compute: Compute, disk: dict, image_id: str) -> None:
 
 
 async def repeat(compute: Compute, source_id: str, image_id: str) -> None:
-    """Copy what an image or a snapshot holds to the folder of another image."""
+    """Copy what a snapshot holds to the folder of an image."""
     source = folder_of(compute, source_id)
     if source.is_dir():
         await asyncio.to_thread(copy, source, folder_of(compute, image_id))

@@ -30,10 +30,7 @@ SNAPSHOT = (
     "name",
     "description",
     "labels",
-    "sourceDisk",
-    "storageLocations",
     "kind",
-    "snapshotType",
 )
 
 
@@ -52,13 +49,8 @@ def find_snapshot(compute: Compute, project: str, name: str) -> dict:
 
 async def snapshot_disk(compute: Compute, call: Call) -> dict:
     """Make a snapshot of a disk (disks.createSnapshot), which machines may write to meanwhile."""
-    params = call.params
-    disk = find_disk(compute, params["project"], params["zone"], params["disk"])
-    return await make_snapshot(compute, call, disk)
-
-
-async def make_snapshot(compute: Compute, call: Call, disk: dict) -> dict:
     project, body = call.params["project"], call.body or {}
+    disk = find_disk(compute, project, call.params["zone"], call.params["disk"])
     name, rows = body.get("name", ""), snapshots(compute, project)
     check_name("resource.name", name)
     honoured("resource", body, SNAPSHOT)
@@ -79,8 +71,8 @@ async def make_snapshot(compute: Compute, call: Call, disk: dict) -> dict:
         "storageBytes": "0",
         "storageBytesStatus": "UP_TO_DATE",
         "downloadBytes": "0",
-        "snapshotType": body.get("snapshotType", "STANDARD"),
-        "storageLocations": body.get("storageLocations") or ["us"],
+        "snapshotType": "STANDARD",
+        "storageLocations": ["us"],
         "autoCreated": False,
         "labelFingerprint": fingerprint(labels),
         "selfLink": LINK + path,

@@ -5,7 +5,7 @@ What Google says, in pages below https://cloud.google.com/compute/docs/instance-
 - A member that is preempted, crashes, is stopped or deleted by anyone but its group is recreated with a new boot disk
   (about-repair), under its own name (configuring-stateful-migs) and in its own zone.
 - In another zone only with `onRepair.allowChangingZone`, when its own has no room; that needs `forceUpdateOnRepair`,
-  the shape ANY or BALANCED, and a group without stateful configuration (repair-vm-in-alternate-zone). Whether a name
+  the shape ANY (or BALANCED), and a group without stateful configuration (repair-vm-in-alternate-zone). Whether a name
   alone is such a configuration no page says; here it is one.
 - A member that reaches its maxRunDuration is deleted and not re-created: the group shrinks (release notes).
 - A creation that fails is tried again until it succeeds; `currentAction` and `lastAttempt` of the member show it
@@ -14,7 +14,7 @@ What Google says, in pages below https://cloud.google.com/compute/docs/instance-
 Zonal groups with a workload policy are slices of TPUs, see slices.py; machines that come all at once
 by a resize request are resize_requests.py's.
 
-Not covered: updates of a group or its template, health checks, stateful configuration, autoscaling,
+Not covered: groups that spread their machines, updates of a group or its template, health checks, stateful configuration, autoscaling,
 standby pools, instance flexibility, target pools, proactive redistribution, abandoned and recreated
 instances by request. Google waits longer and longer between attempts; here it is `refill` seconds.
 """
@@ -50,7 +50,7 @@ def add(compute: Compute, group: Group, names: Iterable[str], request: str = "")
     """Give a group members of these names; those of a resize request are its to make."""
     for name in names:
         group.members[name] = {
-            "zone": first_zone(group),
+            "zone": group.zones[0],
             "created": False,
             "action": "CREATING",
             "errors": [],
@@ -200,13 +200,6 @@ def body_of(compute: Compute, group: Group, name: str) -> dict:
     }
 
 
-def first_zone(group: Group) -> str:
-    """The zone for a new member: with EVEN the one with the fewest; else its machine decides."""
-    if group.zone or group.resource["distributionPolicy"]["targetShape"] != "EVEN":
-        return group.zones[0]
-    return min(group.zones, key=[member["zone"] for member in group.members.values()].count)
-
-
 def possible_zones(group: Group, name: str) -> list[str]:
     """Where a member may be made, best first."""
     if group.zone:
@@ -217,11 +210,8 @@ def possible_zones(group: Group, name: str) -> list[str]:
         for other in group.members.values()
         if other["created"] and other is not member
     ]
-    zones = sorted(group.zones, key=taken.count) if shape == "BALANCED" else group.zones
     if member["created"]:
         repair = group.resource["instanceLifecyclePolicy"].get("onRepair", {})
-        others = zones if repair.get("allowChangingZone") == "YES" else []
+        others = group.zones if repair.get("allowChangingZone") == "YES" else []
         return [member["zone"], *(zone for zone in others if zone != member["zone"])]
-    if shape == "EVEN":
-        return [member["zone"]]
-    return taken[:1] if shape == "ANY_SINGLE_ZONE" and taken else zones
+    return taken[:1] if shape == "ANY_SINGLE_ZONE" and taken else group.zones

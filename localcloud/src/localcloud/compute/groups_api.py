@@ -10,7 +10,6 @@ import random
 import re
 import string
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 from localcloud import schema
@@ -19,7 +18,7 @@ from localcloud.compute import catalog, checks, slices, templates
 from localcloud.compute import groups as compute_groups
 from localcloud.compute.checks import LINK
 from localcloud.compute.fields import honoured
-from localcloud.compute.listing import listed, page
+from localcloud.compute.listing import listed
 from localcloud.compute.state import Compute, Group, template_key
 from localcloud.compute.templates import change
 from localcloud.errors import ApiError
@@ -31,7 +30,6 @@ HONOURED = {
     "baseInstanceName",
     "targetSize",
     "instanceTemplate",
-    "versions",
     "distributionPolicy",
     "updatePolicy",
     "allInstancesConfig",
@@ -53,7 +51,7 @@ async def insert_group(compute: Compute, call: Call) -> dict:
     for field in body:
         if field not in (slices.HONOURED if zone else HONOURED) and body[field]:
             raise missing(field)
-    template, version = template_of(compute, project, body)
+    template = template_of(compute, project, body)
     group = Group(project, region, {"name": body["name"]}, {}, zone=zone)
     if group.key in compute.groups:
         raise checks.already_exists(group.path)
@@ -73,7 +71,7 @@ async def insert_group(compute: Compute, call: Call) -> dict:
         "description": body.get("description", ""),
         **own,
         "instanceTemplate": template,
-        "versions": [{**version, "instanceTemplate": template}],
+        "versions": [{"instanceTemplate": template}],
         "instanceGroup": f"{LINK}projects/{project}/{group.place}/instanceGroups/{group.name}",
         "baseInstanceName": check_base_name(body.get("baseInstanceName", group.name[:58])),
         "fingerprint": checks.fingerprint(body),
@@ -104,17 +102,13 @@ def missing(field: str) -> ApiError:
     return checks.missing(f"resource.{field}")
 
 
-def template_of(compute: Compute, project: str, body: dict) -> tuple[str, dict]:
-    """The link of the template that a group shall use, and the version that names it. Versions win."""
-    versions = body.get("versions") or [{"instanceTemplate": body.get("instanceTemplate", "")}]
-    if len(versions) > 1 or versions[0].get("targetSize"):
-        raise missing("versions[].targetSize")
-    link = versions[0].get("instanceTemplate", "")
+def template_of(compute: Compute, project: str, body: dict) -> str:
+    """The link of the template that a group shall use."""
+    link = body.get("instanceTemplate", "")
     match = re.fullmatch(r"(?:.*projects/([^/]+)/)?global/instanceTemplates/([^/]+)", link)
     if not match:
         raise checks.invalid("resource.instanceTemplate", link, "The URL is malformed.")
-    found = templates.find(compute, match[1] or project, match[2])
-    return found["selfLink"], versions[0]
+    return templates.find(compute, match[1] or project, match[2])["selfLink"]
 
 
 def check_size(field: str, size: int) -> int:
@@ -124,8 +118,6 @@ def check_size(field: str, size: int) -> int:
 
 
 def check_base_name(name: str) -> str:
-    if "#" in name:
-        raise missing("baseInstanceName with numbers")
     if not re.fullmatch("[a-z][-a-z0-9]{0,57}", name):
         raise checks.invalid(
             "resource.baseInstanceName", name, "Must be a match of regex '[a-z][-a-z0-9]{0,57}'"
@@ -134,21 +126,20 @@ def check_base_name(name: str) -> str:
 
 
 def check_distribution(project: str, region: str, body: dict) -> dict:
-    """The distribution policy; without zones Google chooses three."""
-    given, field = body.get("distributionPolicy"), "resource.distributionPolicy"
-    if given == {}:
-        raise checks.invalid(field, "", "Distribution policy cannot be empty.")
-    given = given or {}
+    """Where the machines of a group may be."""
+    given, field = body.get("distributionPolicy") or {}, "resource.distributionPolicy"
     shape = given.get("targetShape", "EVEN")
+    if shape not in ("ANY", "ANY_SINGLE_ZONE") or not given.get("zones"):
+        raise missing("distributionPolicy without zones, or with the shape EVEN or BALANCED")
     all_zones = [zone for zone in catalog.ZONES if catalog.ZONES[zone] == region]
-    zones = [checks.last(row["zone"]) for row in given.get("zones", [])] or all_zones[:3]
+    zones = [checks.last(row["zone"]) for row in given["zones"]]
     for zone in zones:
         if zone not in all_zones:
             raise checks.invalid(f"{field}.zones", zone, f"Zone must be in region '{region}'.")
     for zone in zones:
         if zones.count(zone) > 1:
             raise checks.invalid(f"{field}.zones", zone, "Zones must be distinct.")
-    if shape != "EVEN" and update_policy(body)["instanceRedistributionType"] != "NONE":
+    if update_policy(body)["instanceRedistributionType"] != "NONE":
         why = "Must be EVEN unless updatePolicy.instanceRedistributionType is NONE."
         raise checks.invalid(f"{field}.targetShape", shape, why)
     links = [{"zone": f"{LINK}projects/{project}/zones/{zone}"} for zone in zones]
@@ -171,8 +162,8 @@ def check_lifecycle(body: dict) -> dict:
         **body.get("instanceLifecyclePolicy", {}),
     }
     if policy.get("onRepair", {}).get("allowChangingZone") == "YES":
-        shape = body.get("distributionPolicy", {}).get("targetShape", "EVEN")
-        if policy["forceUpdateOnRepair"] != "YES" or shape not in ("ANY", "BALANCED"):
+        shape = body.get("distributionPolicy", {}).get("targetShape")
+        if policy["forceUpdateOnRepair"] != "YES" or shape != "ANY":
             why = "Needs forceUpdateOnRepair YES, and a distributionPolicy.targetShape of ANY or BALANCED."
             raise checks.invalid(
                 "resource.instanceLifecyclePolicy.onRepair.allowChangingZone", "YES", why
@@ -182,8 +173,7 @@ def check_lifecycle(body: dict) -> dict:
 
 def check_all_instances(body: dict) -> dict:
     properties = body["allInstancesConfig"].get("properties", {})
-    if properties.get("exposeHostTopology"):
-        raise missing("allInstancesConfig.properties.exposeHostTopology")
+    honoured("resource.allInstancesConfig.properties", properties, ("labels", "metadata"))
     checks.check_labels(properties.get("labels", {}))
     checks.check_metadata(
         {"items": [{"key": k, "value": v} for k, v in properties.get("metadata", {}).items()]}
@@ -249,20 +239,8 @@ async def get_group(compute: Compute, call: Call) -> dict:
 
 async def list_groups(compute: Compute, call: Call) -> dict:
     groups = [group for group in compute.groups.values() if group.project == call.params["project"]]
-    return listed(
-        call, "instanceGroupManager", *by_place(call, groups, lambda group: shown(compute, group))
-    )
-
-
-def by_place(
-    call: Call, groups: list[Group], show: Callable[[Group], dict]
-) -> tuple[str, list[tuple[str, dict]]]:
-    """Which places a list is about, and what there is in each."""
-    if call.method.endswith("aggregatedList"):
-        return "everywhere", [(group.place, show(group)) for group in groups]
-    kind = "zones" if "zone" in call.params else "regions"
-    here = [group for group in groups if bool(group.zone) == (kind == "zones")]
-    return kind, [(group.zone or group.region, show(group)) for group in here]
+    rows = [(group.place, shown(compute, group)) for group in groups]
+    return listed(call, "instanceGroupManager", "everywhere", rows)
 
 
 async def delete_group(compute: Compute, call: Call) -> dict:
@@ -278,9 +256,6 @@ async def delete_group(compute: Compute, call: Call) -> dict:
     compute_groups.remove(compute, group, compute_groups.wanted(group))
     compute.in_background(compute_groups.delete(compute, group))
     return operation
-
-
-# --- changes of a group
 
 
 # --- members
@@ -319,8 +294,7 @@ async def create_instances(compute: Compute, call: Call) -> dict:
     if not names:
         raise checks.invalid("instances", "", "At least one instance must be specified.")
     for row in rows:
-        if any(row.get("preservedState", {}).values()):  # gcloud sends an empty one
-            raise missing("instances[].preservedState")
+        honoured("instances[]", row, ("name",))
     check_new_names(group, names, "instances.name")
     return change_members(compute, call, group, names, [])
 
@@ -366,13 +340,8 @@ def link_of(compute: Compute, group: Group, name: str) -> str:
 
 async def list_managed_instances(compute: Compute, call: Call) -> dict:
     group = group_of(compute, call)
-    paged = group.resource["listManagedInstancesResults"] == "PAGINATED"
-    params = {
-        key: call.params[key] for key in ("filter", "maxResults", "pageToken") if key in call.params
-    }
-    params = params if paged else {**params, "pageToken": None, "maxResults": MOST}
-    kept, token = page([managed(compute, group, name) for name in sorted(group.members)], params)
-    return {"managedInstances": kept, **({"nextPageToken": token} if token else {})}
+    rows = [managed(compute, group, name) for name in sorted(group.members)]
+    return {"managedInstances": rows}
 
 
 def managed(compute: Compute, group: Group, name: str) -> dict:

@@ -1,13 +1,13 @@
 """Images and disks: looked up, made, listed, deleted.
 
-Not covered: licences, what features of the guest mean, deprecations that come by themselves. Other disks than the first, and snapshots: disks.py.
+Not covered: images of other things than snapshots, licences, what features of the guest mean, deprecations that
+come by themselves. Snapshots are in disks.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from typing import Any
 
 from localcloud.call import Call
@@ -32,12 +32,10 @@ from localcloud.machines import sandbox
 log = logging.getLogger("localcloud")
 
 MOST_GB = 65536
-SOURCES = ("sourceImage", "sourceDisk", "sourceSnapshot")  # of an image
 DISK = (
     "kind",
     "type",
     "mode",
-    "deviceName",
     "boot",
     "autoDelete",
     "initializeParams",
@@ -48,21 +46,15 @@ NEW_DISK = (
     "sourceImage",
     "diskSizeGb",
     "diskType",
-    "diskName",
     "labels",
-    "description",
 )
 IMAGE = (
     "name",
     "family",
     "description",
     "labels",
-    "sourceImage",
-    "sourceDisk",
     "sourceSnapshot",
-    "diskSizeGb",
     "kind",
-    "sourceType",
 )
 
 
@@ -128,7 +120,6 @@ def check_disks(kind: catalog.MachineType, body: dict) -> dict:
         raise invalid(field, "", "At least one disk is required.")
     for index, disk in enumerate(disks):
         honoured(f"{field}[{index}]", disk, DISK)
-        check_device_name(f"{field}[{index}].deviceName", disk.get("deviceName", ""))
         params = disk.get("initializeParams", {})
         honoured(f"{field}[{index}].initializeParams", params, NEW_DISK)
         if "diskSizeGb" in disk and "diskSizeGb" not in params:  # which is the one that counts
@@ -143,13 +134,6 @@ def check_disks(kind: catalog.MachineType, body: dict) -> dict:
     if disks[0].get("type") == "SCRATCH":
         raise invalid(f"{field}[0].type", "SCRATCH", "A boot disk must be a persistent disk.")
     return disks[0]
-
-
-def check_device_name(field: str, name: str) -> None:
-    if len(name) > 63:
-        raise invalid(field, name, "Must be at most 63 characters long.")
-    if not re.fullmatch(r"[\w.-]*", name, re.ASCII):  # it names a file
-        raise invalid(field, name, "Must be a match of regex '[\\w.-]+'")
 
 
 def local_ssds(kind: catalog.MachineType, body: dict) -> list[dict]:
@@ -251,8 +235,6 @@ def new_disk(
             f"Requested disk size cannot be smaller than the image size ({image['diskSizeGb']} GB)"
         )
         raise invalid(f"{field}.diskSizeGb", size, why)
-    name = params.get("diskName") or name
-    check_name(f"{field}.diskName", name)
     base = f"{LINK}projects/{project}/zones/{zone}"
     disk = {
         "kind": "compute#disk",
@@ -270,8 +252,6 @@ def new_disk(
     }
     if params.get("labels"):
         disk["labels"] = check_labels(params["labels"])
-    if params.get("description"):
-        disk["description"] = params["description"]
     return disk, image
 
 
@@ -338,9 +318,7 @@ async def list_images(compute: Compute, call: Call) -> dict:
 
 
 async def insert_image(compute: Compute, call: Call) -> dict:
-    """Give the project an image of its own: the same machine under another name, from an image, a
-    disk or a snapshot.
-    """
+    """Give the project an image of its own, of a snapshot."""
     project, body = call.params["project"], call.body or {}
     name, row = body.get("name", ""), compute.project_row(project)
     check_name("resource.name", name)
@@ -348,21 +326,13 @@ async def insert_image(compute: Compute, call: Call) -> dict:
     if any(image["name"] == name for image in row["images"]):
         raise already_exists(path)
     honoured("resource", body, IMAGE)
-    source, least = source_of(compute, project, body, bool(call.params.get("forceCreate")))
     if family := body.get("family"):
         check_name("resource.family", family)
     check_labels(body.get("labels") or {})
-    size = int(body.get("diskSizeGb", least))
-    if size < least:
-        why = f"It cannot be smaller than the source's size ({least} GB)."
-        raise invalid("resource.diskSizeGb", size, why)
+    source = snapshot_at(compute, project, body.get("sourceSnapshot", ""))
+    size = int(source["diskSizeGb"])
     image = image_resource(project, catalog.Image(name, "", "", size, compute.timestamp()))
-    kept = (
-        "family",
-        "description",
-        "labels",
-        *SOURCES,
-    )
+    kept = ("family", "description", "labels", "sourceSnapshot")
     image.update({key: body[key] for key in kept if body.get(key)}, status="PENDING")
     image = {key: value for key, value in image.items() if value != ""}
     row["images"].append(image)
@@ -372,28 +342,16 @@ async def insert_image(compute: Compute, call: Call) -> dict:
     return operation
 
 
-def source_of(compute: Compute, project: str, body: dict, force: bool) -> tuple[dict, int]:
-    """The image, the disk or the snapshot that an image is made of, and its size in GB."""
-    given = [field for field in SOURCES if body.get(field)]
-    if len(given) != 1:
-        why = f"Exactly one of the fields must be specified: {', '.join(SOURCES)}."
-        raise ApiError(400, "invalid", f"Invalid value for field 'resource': ''. {why}")
-    (field,) = given
-    if field == "sourceImage":
-        found = resolve(compute, project, body[field], f"resource.{field}")
-        check_ready(found)
-        return found, int(found["diskSizeGb"])
-    if field == "sourceDisk":
-        found = source_disk(compute, project, body[field], force)
-        return found, int(found["sizeGb"])
-    if "/" not in body[field]:
-        raise invalid(f"resource.{field}", body[field], "The URL is malformed.")
+def snapshot_at(compute: Compute, project: str, link: str) -> dict:
+    """The snapshot that an image is made of."""
+    if "/" not in link:
+        raise invalid("resource.sourceSnapshot", link, "The URL is malformed.")
     rows = compute.project_row(project).get("snapshots", [])
-    named = [row for row in rows if row["name"] == last(body[field])]
+    named = [row for row in rows if row["name"] == last(link)]
     if not named:
-        raise not_found(f"projects/{project}/global/snapshots/{last(body[field])}")
+        raise not_found(f"projects/{project}/global/snapshots/{last(link)}")
     check_ready(named[0])
-    return named[0], int(named[0]["diskSizeGb"])
+    return named[0]
 
 
 async def finish_image(
@@ -403,9 +361,7 @@ async def finish_image(
     await asyncio.sleep(compute.settings.image_delay)
     failed = compute.faults.take_operation_error("compute.images.insert")
     try:
-        if not failed and source["kind"] == "compute#disk":
-            await contents.keep(compute, source, image["id"])
-        elif not failed:
+        if not failed:
             await contents.repeat(compute, source["id"], image["id"])
     except Exception as error:  # an operation that never ends would say nothing
         log.exception("the image %s failed", image["name"])
@@ -413,21 +369,6 @@ async def finish_image(
     image["status"] = "FAILED" if failed else "READY"
     compute.save_project(project)
     compute.finish(operation, failed)
-
-
-def source_disk(compute: Compute, project: str, link: str, force: bool) -> dict:
-    """The disk that an image is made of: one that no running machine writes to, unless that is
-    asked for.
-    """
-    found = re.search(r"zones/([^/]+)/disks/([^/]+)$", link)
-    if not found:
-        raise invalid("resource.sourceDisk", link, "The URL is malformed.")
-    disk = find_disk(compute, project, found[1], found[2])
-    for user in disk.get("users", []):
-        instance = compute.instances.get((project, found[1], last(user)))
-        if instance and instance.resource["status"] != "TERMINATED" and not force:
-            check_unused(disk)
-    return disk
 
 
 async def delete_image(compute: Compute, call: Call) -> dict:
@@ -462,7 +403,7 @@ async def delete_disk(compute: Compute, call: Call) -> dict:
     path = disk["selfLink"].removeprefix(LINK)
     check_not_copied(compute, project, "disk", path, {disk["selfLink"]})
     del compute.disks[project, zone, name]
-    compute.drop_disk(disk)
+    compute.drop("disks", disk["id"])
     operation = compute.operation(
         project, "delete", path, f"zones/{zone}", call.principal, targetId=disk["id"]
     )

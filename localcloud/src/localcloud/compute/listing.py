@@ -2,8 +2,8 @@
 of newer APIs.
 
 Both filter languages: `labels.berg=1 AND (status=RUNNING OR name:web*)` and the older `name eq
-"web-.*"`, with NOT, `-`, AND, OR, parentheses and terms side by side. Not covered: AND within a
-quoted comparison, functions, orderBy other than by name or creationTimestamp.
+"web-.*"`, with AND, OR, parentheses and terms side by side. Not covered: NOT, comparisons of numbers,
+functions, orderBy.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from localcloud.call import Call
 from localcloud.compute import catalog
-from localcloud.compute.checks import LINK, invalid
+from localcloud.compute.checks import LINK, invalid, missing
 from localcloud.errors import ApiError
 
 MOST = 500  # rows of a page
@@ -55,8 +55,7 @@ def listed(
         places = {"zones": catalog.ZONES, "regions": catalog.REGIONS}
         items: dict[str, dict] = {}
         everywhere = [f"{where}/{scope}" for where, scopes in places.items() for scope in scopes]
-        regional = ["global", *(f"regions/{region}" for region in catalog.REGIONS)]
-        scopes = {"everywhere": everywhere, "regionsAndGlobal": regional, **places}
+        scopes = {"everywhere": everywhere, **places}
         for scope in scopes.get(place, ["global"]):
             here = [resource for resource in kept if where[id(resource)] == scope]
             key = f"{place}/{scope}" if place in places else scope
@@ -89,17 +88,9 @@ def resources(params: dict, kind: str, rows: list[dict], size: int) -> dict:
 
 def page(rows: list[dict], params: dict) -> tuple[list[dict], str | None]:
     """Return the rows that `filter` keeps, cut to one page, and the token of the next page."""
-    order = params.get("orderBy", "name")
-    why = ""
-    if params.get("filter") and "orderBy" in params:
-        why = "Specifying both a list filter and sort order is not currently supported."
-    elif order not in ("name", "creationTimestamp desc"):
-        why = "Unsupported order."
-    if why:
-        raise ApiError(400, "invalid", f"Invalid value for field 'orderBy': '{order}'. {why}")
+    if "orderBy" in params:
+        raise missing("orderBy")
     rows = list(filter(matches(params.get("filter")), rows))
-    if order != "name":
-        rows = sorted(rows, key=lambda row: row.get("creationTimestamp", ""), reverse=True)
     start = 0
     if params.get("pageToken"):
         try:
@@ -183,9 +174,8 @@ def parse_term(tokens: list[str]) -> Test:
     if not tokens:
         raise bad("")
     token = tokens.pop(0)
-    if token == "NOT" or token == "-":
-        test = parse_term(tokens)
-        return lambda row: not test(row)
+    if token == "NOT" or token.startswith("-"):
+        raise missing("NOT in a filter")
     if token == "(":
         test = parse_or(tokens)
         if not tokens or tokens.pop(0) != ")":
@@ -194,8 +184,8 @@ def parse_term(tokens: list[str]) -> Test:
     if len(tokens) < 2 or tokens[0] not in OPERATORS or tokens[1] in ("(", ")", *OPERATORS):
         raise bad(token)
     operator, value = tokens.pop(0), unquote(tokens.pop(0))
-    if token.startswith("-"):
-        return lambda row: not compare(look_up(row, token[1:]), operator, value)
+    if operator in ("<", ">", "<=", ">="):
+        raise missing(f"{operator} in a filter")
     return lambda row: compare(look_up(row, token), operator, value)
 
 
@@ -232,15 +222,7 @@ def compare(found: Any, operator: str, value: str) -> bool:
             raise bad(value) from None
     if operator == ":":
         return value == "*" or holds(str(found), value)
-    if operator == "=":
-        return wildcard(value).fullmatch(str(found)) is not None
-    try:
-        left, right = float(found), float(value)
-    except ValueError:
-        left, right = str(found), value  # type: ignore[assignment]
-    return {"<": left < right, ">": left > right, "<=": left <= right, ">=": left >= right}[
-        operator
-    ]
+    return wildcard(value).fullmatch(str(found)) is not None
 
 
 def holds(found: str, value: str) -> bool:

@@ -85,7 +85,7 @@ def make_instance(
                 "type": "PERSISTENT",
                 "mode": "READ_WRITE",
                 "source": disk["selfLink"],
-                "deviceName": given.get("deviceName", "persistent-disk-0"),
+                "deviceName": "persistent-disk-0",
                 "index": 0,
                 "boot": True,
                 "autoDelete": given.get("autoDelete", False),
@@ -124,7 +124,7 @@ def make_instance(
     needs = quotas.drawn(compute, project, region, quota_needs(kind, resource, disk), scheduling)
     learns = f"/{catalog.DEEP_LEARNING}/" in disk["sourceImage"]
     instance = Instance(project, zone, resource["id"], resource, needs, plain, learns=learns)
-    contents.settle(compute, instance, contents.source_of(disk))
+    contents.settle(compute, instance, disk["sourceImageId"])
     instance.valid_seconds = valid
     return instance, [disk]
 

@@ -74,10 +74,7 @@ def check_properties(zone: str, properties: dict) -> None:
     check_types_are_names(where, properties)
     if catalog.machine_type(zone, name) is None:
         raise invalid(f"{where}.machineType", name, f"There is none in {zone}.")
-    for index, row in enumerate(properties.get("guestAccelerators") or []):
-        if row.get("acceleratorType") not in catalog.accelerators_in(zone):
-            field = f"{where}.guestAccelerators[{index}].acceleratorType"
-            raise invalid(field, row.get("acceleratorType", ""), f"There is none in {zone}.")
+    honoured(where, properties, ("machineType",))
 
 
 async def list_reservations(compute: Compute, call: Call) -> dict:

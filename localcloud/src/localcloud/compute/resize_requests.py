@@ -3,14 +3,13 @@
 A request that is ACCEPTED waits in Google's queue until there is room and quota for all of its
 machines; `status.lastAttempt` says what stood in the way. Its members are there from the beginning,
 CREATING, and count as the group's targetSize. A refusal that waiting cannot change makes it FAILED:
-its machines are rolled back, and its members are gone. Deleting a group deletes its requests. Not
-covered: cancelling and deleting requests.
+its machines are rolled back, and its members are gone. Deleting a group deletes its requests.
 
 What Google wants of the group is as its pages and Terraform's samples of them have it: no repairs
 (`DO_NOTHING`), of a regional one the shape ANY_SINGLE_ZONE, a template by flex-start. The words are
 ours.
 
-Not covered: reservations, templates without a provisioning model, the order in which Google serves
+Not covered: zonal groups, requests for a number of machines, cancelling and deleting requests, reservations, templates without a provisioning model, the order in which Google serves
 who waits, changes of the group meanwhile.
 """
 
@@ -28,7 +27,7 @@ from localcloud.compute.templates import change
 from localcloud.errors import ApiError
 
 SHORTEST, LONGEST = 600, 604800  # seconds of requestedRunDuration
-HONOURED = ("name", "description", "resizeBy", "instances", "requestedRunDuration", "kind")
+HONOURED = ("name", "description", "instances", "requestedRunDuration", "kind")
 OVER = ("CANCELLED", "FAILED", "SUCCEEDED")
 
 
@@ -48,18 +47,20 @@ async def insert(compute: Compute, call: Call) -> dict:
             raise checks.missing(f"resource.{field}")
     checks.check_description(body)
     check_group(compute, group)
-    names = names_of(group, body)
+    names = [row.get("name", "") for row in body.get("instances") or []]
+    if not names:
+        raise checks.missing("resource without instances")
+    groups_api.check_new_names(group, names, "resource.instances.name")
     check_duration(body)
     name, path = body["name"], f"{group.path}/resizeRequests/{body['name']}"
     if name in group.requests:
         raise checks.already_exists(path)
-    place, where = ("zone", group.zone) if group.zone else ("region", group.region)
     row = {
         **body,
         "kind": "compute#instanceGroupManagerResizeRequest",
         "id": compute.new_id(),
         "creationTimestamp": compute.timestamp(),
-        place: f"{LINK}projects/{group.project}/{place}s/{where}",
+        "region": f"{LINK}projects/{group.project}/regions/{group.region}",
         "resizeBy": len(names),
         "state": "CREATING",
         "status": {},
@@ -79,7 +80,7 @@ def check_group(compute: Compute, group: Group) -> None:
     properties = compute.templates[template_key(group.resource["instanceTemplate"])]["properties"]
     zone = group.zones[0]
     kind = catalog.machine_type(zone, last(properties["machineType"]))
-    if group.is_slice or (kind and kind.is_tpu):
+    if kind and kind.is_tpu:
         message = "Creating resize requests for managed instance group with TPU is not allowed"
         raise ApiError(400, "invalid", message)
     model = properties.get("scheduling", {}).get("provisioningModel", "STANDARD")
@@ -94,26 +95,10 @@ def check_group(compute: Compute, group: Group) -> None:
     if action != "DO_NOTHING":
         why = "Repairs must be turned off (DO_NOTHING) for resize requests."
         raise invalid("instanceLifecyclePolicy.defaultActionOnFailure", action, why)
-    shape = group.resource.get("distributionPolicy", {}).get("targetShape", "ANY_SINGLE_ZONE")
+    shape = group.resource["distributionPolicy"]["targetShape"]
     if shape != "ANY_SINGLE_ZONE":
         why = "It must be ANY_SINGLE_ZONE for resize requests."
         raise invalid("distributionPolicy.targetShape", shape, why)
-
-
-def names_of(group: Group, body: dict) -> list[str]:
-    """The members that a request adds: those that it names, or as many as it says."""
-    rows, count = body.get("instances") or [], body.get("resizeBy", 0)
-    if bool(rows) == bool(count):
-        why = "Exactly one of resizeBy and instances must be set."
-        raise invalid("resource.resizeBy", count, why)
-    if not rows:
-        if count < 1:
-            raise invalid("resource.resizeBy", count, "It must be positive.")
-        groups_api.check_size("resource.resizeBy", group.resource["targetSize"] + count)
-        return groups_api.new_names(group, count)
-    names = [row.get("name", "") for row in rows]
-    groups_api.check_new_names(group, names, "resource.instances.name")
-    return names
 
 
 def check_duration(body: dict) -> None:
@@ -222,7 +207,5 @@ async def get(compute: Compute, call: Call) -> dict:
 
 METHODS = {"insert": insert, "get": get}
 HANDLERS = {
-    f"{kind}ResizeRequests.{verb}": handler
-    for kind in ("regionInstanceGroupManager",)
-    for verb, handler in METHODS.items()
+    f"regionInstanceGroupManagerResizeRequests.{verb}": handler for verb, handler in METHODS.items()
 }

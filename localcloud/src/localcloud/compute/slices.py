@@ -27,7 +27,6 @@ HONOURED = {
     "baseInstanceName",
     "targetSize",
     "instanceTemplate",
-    "versions",
     "updatePolicy",
     "allInstancesConfig",
     "instanceLifecyclePolicy",

@@ -417,14 +417,6 @@ class Compute:
     def machine_folder(self, instance: Instance) -> Path:
         return self.folder.parent / "machines" / instance.id
 
-    def disk_file(self, disk: dict) -> Path:
-        """Where the bytes of a disk are that is no boot disk, see blocks.py."""
-        return self.folder.parent / "disk-files" / disk["id"]
-
-    def drop_disk(self, disk: dict) -> None:
-        self.drop("disks", disk["id"])
-        self.disk_file(disk).unlink(missing_ok=True)
-
     def add(self, instance: Instance, disks: list[dict]) -> None:
         """Keep an instance and its new disks, and note on all of its disks whose they are."""
         self.instances[instance.project, instance.zone, instance.name] = instance
@@ -449,7 +441,7 @@ class Compute:
             row = self.disks.get(key)
             if row and disk.get("autoDelete"):
                 del self.disks[key]
-                self.drop_disk(row)
+                self.drop("disks", row["id"])
             elif row:
                 left = [
                     link for link in row.pop("users", []) if link != instance.resource["selfLink"]

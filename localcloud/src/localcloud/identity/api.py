@@ -1,8 +1,7 @@
 """Handlers of IAM, of policies in Resource Manager and of secrets' policies.
 
-Not covered: predefined roles' definitions (roles.get, roles.list), tokens and signatures of
-accounts, disabling and undeleting them, undeleting roles, creating and deleting projects, and what
-iam.py leaves out.
+Not covered: predefined roles' definitions, deletion of accounts and roles, policies of accounts, tokens and
+signatures of accounts, projects themselves, and what iam.py leaves out.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Callable
 
 from localcloud.call import Call, Cloud, Handler
 from localcloud.errors import ApiError
-from localcloud.identity.iam import aborted, is_stale, refused, shown, tag, without
+from localcloud.identity.iam import refused, shown, tag
 from localcloud.identity.permissions import allowed
 from localcloud.identity.roles import exists
 from localcloud.secrets import api as secrets_api
@@ -30,21 +29,15 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
     projects, secrets = "cloudresourcemanager.projects.", "secretmanager.projects.secrets."
     table: dict[str, Callable] = {
         f"{accounts}create": create_account,
-        f"{accounts}delete": delete_account,
         f"{roles}create": create_role,
         f"{roles}get": get_role,
         f"{roles}patch": patch_role,
-        f"{projects}get": get_project,
+        f"{projects}getIamPolicy": get_policy,
+        f"{projects}setIamPolicy": functools.partial(set_policy, find=project_name),
+        f"{projects}testIamPermissions": functools.partial(test_permissions, find=project_name),
+        f"{accounts}testIamPermissions": functools.partial(test_permissions, find=account_name),
+        f"{secrets}setIamPolicy": functools.partial(set_policy, find=secret_name),
     }
-    resource_of = {
-        accounts: account_name,
-        projects: project_name,
-        secrets: secret_name,
-    }
-    for prefix, find in resource_of.items():
-        table[f"{prefix}getIamPolicy"] = functools.partial(get_policy, find=find)
-        table[f"{prefix}setIamPolicy"] = functools.partial(set_policy, find=find)
-        table[f"{prefix}testIamPermissions"] = functools.partial(test_permissions, find=find)
     return {method: functools.partial(handler, cloud) for method, handler in table.items()}
 
 
@@ -73,12 +66,10 @@ def secret_name(cloud: Cloud, call: Call) -> str:
     return secrets_api.find(cloud, cloud.by_id(call.params["resource"])).name
 
 
-async def get_policy(cloud: Cloud, call: Call, find: Callable) -> dict:
+async def get_policy(cloud: Cloud, call: Call) -> dict:
     options = (call.body or {}).get("options") or {}
-    requested = call.params.get("options.requestedPolicyVersion") or options.get(
-        "requestedPolicyVersion", 1
-    )
-    return shown(cloud.iam.policy(find(cloud, call)), int(requested))
+    requested = int(options.get("requestedPolicyVersion", 1))
+    return shown(cloud.iam.policy(project_name(cloud, call)), requested)
 
 
 async def set_policy(cloud: Cloud, call: Call, find: Callable) -> dict:
@@ -109,17 +100,6 @@ def check_asked(permissions: list[str]) -> None:
             raise refused(f"Permission {permission} is not valid for this resource.")
 
 
-async def get_project(cloud: Cloud, call: Call) -> dict:
-    project = project_of(cloud, call, f"projects/{call.params['projectId']}")
-    number = {"projectNumber": cloud.projects[project]["number"], "lifecycleState": "ACTIVE"}
-    return {
-        "projectId": project,
-        "name": project,
-        "createTime": "2026-01-05T09:02:03.000Z",
-        **number,
-    }
-
-
 # --- service accounts
 
 
@@ -145,20 +125,6 @@ async def create_account(cloud: Cloud, call: Call) -> dict:
         raise ApiError(409, "alreadyExists", message)
     kept = {key: fields[key] for key in ("displayName", "description") if fields.get(key)}
     return cloud.iam.add_account(project, id, kept)
-
-
-async def delete_account(cloud: Cloud, call: Call) -> dict:
-    account = find_account(cloud, call, call.params["name"])
-    if account["email"] not in cloud.iam.accounts:
-        raise ApiError(
-            501, "notImplemented", "The embedded cloud keeps a project's default service account"
-        )
-    cloud.iam.delete_account(account)
-    for bucket, policy in cloud.storage.policies().items():
-        cloud.storage.set_policy(
-            bucket, {**policy, "bindings": without(policy["bindings"], account)}
-        )
-    return {}
 
 
 # --- roles
@@ -215,19 +181,7 @@ async def get_role(cloud: Cloud, call: Call) -> dict:
 
 async def patch_role(cloud: Cloud, call: Call) -> dict:
     role, body = find_role(cloud, call), call.body or {}
-    if role.get("deleted"):
-        message = f"You can't update role {role['name']} because it is in a deleted state."
-        raise ApiError(400, "failedPrecondition", message, code="FAILED_PRECONDITION")
-    if is_stale(body.get("etag"), role["etag"]):
-        raise aborted("There were concurrent changes to the role.")
-    asked = call.params.get("updateMask", "")
-    mask = [
-        re.sub(r"_(.)", lambda found: found[1].upper(), field)
-        for field in asked.split(",")
-        if field
-    ]
-    unknown = sorted(set(mask) - {*ROLE_FIELDS, "etag"})
-    if unknown:
-        raise refused(f"Invalid update mask: {unknown[0]}")
-    changed = {key: body.get(key) for key in mask or body if key in ROLE_FIELDS}
+    if "updateMask" in call.params or body.get("etag"):
+        raise ApiError(501, "notImplemented", "The embedded cloud has no updateMask of roles")
+    changed = {key: body[key] for key in body if key in ROLE_FIELDS}
     return keep_role(cloud, role["name"], {**role, **changed})

@@ -3,17 +3,14 @@ Knows no HTTP.
 
     <folder>/iam.json     accounts by email, roles by name, policies by the name of what they are on
 
-Policies of buckets lie with the buckets (storage.py). A policy names its members by email; deleting
-an account rewrites them, as on Google, to `deleted:serviceAccount:...?uid=...`, so that a new
-account of the same name inherits nothing.
+Policies of buckets lie with the buckets (storage.py). A policy names its members by email.
 
 Not covered: conditions of bindings, Kubernetes accounts as members.
 
 The public halves of accounts' keys (keys.py) lie there, too.
 
-Not covered: groups, domains, deny policies, organizations and folders,
-audit configurations, limits of size, disabled and undeleted accounts, undeleted roles (a deleted
-role is gone at once).
+Not covered: everybody, groups, domains, deny policies, organizations and folders, audit configurations, limits
+of size, accounts that are disabled or deleted.
 """
 
 import base64
@@ -21,7 +18,6 @@ import hashlib
 import json
 import math
 import random
-import re
 import time
 import zlib
 from collections.abc import Callable, Collection
@@ -38,11 +34,7 @@ CONVENIENCE = (
     "projectEditor:",
     "projectViewer:",
 )
-
-
-# Who is gone, as policies name them.
-DELETED = re.compile(r"deleted:(user|serviceAccount|group):[^?\s]+@[^?\s]+\?uid=[0-9]+")
-BASIC = ("roles/owner", "roles/editor", "roles/viewer")
+OWNER = "roles/owner"
 
 
 def shown(policy: dict, requested: int) -> dict:
@@ -137,15 +129,6 @@ class Iam:
         ids = {"uniqueId": number, "oauth2ClientId": number, "email": email}
         return {"name": name, "projectId": project, **ids, "etag": "MDEwMjE5MjA=", **fields}
 
-    def delete_account(self, account: dict) -> None:
-        del self.accounts[account["email"]]
-        email = account["email"]
-        self.keys = {n: key for n, key in self.keys.items() if key["name"].split("/")[3] != email}
-        self.policies.pop(account["name"], None)
-        for policy in self.policies.values():
-            policy["bindings"] = without(policy["bindings"], account)
-        self.save()
-
     # --- policies
 
     def bindings(self, resource: str) -> list[dict]:
@@ -155,7 +138,7 @@ class Iam:
         if resource.count("/") > 1:
             return []
         default = self.default_account(resource.removeprefix("projects/"))["email"]
-        owners = {"role": "roles/owner", "members": [f"user:{LAPTOP}"]}
+        owners = {"role": OWNER, "members": [f"user:{LAPTOP}"]}
         return [{"role": "roles/editor", "members": [f"serviceAccount:{default}"]}, owners]
 
     def policy(self, resource: str) -> dict:
@@ -258,9 +241,8 @@ class Iam:
     def _check_member(self, resource: str, member: str) -> None:
         kind, _, name = member.partition(":")
         if kind in ("allUsers", "allAuthenticatedUsers") and not name:
-            if resource.count("/") == 1:
-                raise refused(f"Members of type {kind} cannot be in policies of projects.")
-        elif kind == "serviceAccount":
+            raise ApiError(501, "notImplemented", "The embedded cloud lets nobody in unasked")
+        if kind == "serviceAccount":
             if not self.account(name):
                 raise refused(f"Service account {name} does not exist.")
         elif kind == "user":
@@ -268,28 +250,12 @@ class Iam:
                 raise refused(f"User {name} does not exist.")
         elif kind in ("group", "domain"):
             raise refused(f"{kind.title()} {name} does not exist.")
-        elif not (
-            DELETED.fullmatch(member)
-            or (member.startswith(CONVENIENCE) and "/buckets/" in resource)
-        ):
+        elif not (member.startswith(CONVENIENCE) and "/buckets/" in resource):
             message = f"The member {member} is of an unknown type. Please set a valid type prefix for the member."
             raise refused(message)
 
 
 def people(bindings: list[dict]) -> set[str]:
     """The owners of a project by its policy, without service accounts."""
-    owners = {m for each in bindings if each["role"] == BASIC[0] for m in each["members"]}
+    owners = {m for each in bindings if each["role"] == OWNER for m in each["members"]}
     return {member for member in owners if member.startswith("user:")}
-
-
-def without(bindings: list[dict], account: dict) -> list[dict]:
-    """The same bindings, with an account that is no more written as Google does."""
-    old, new = (
-        f"serviceAccount:{account['email']}",
-        f"deleted:serviceAccount:{account['email']}?uid=",
-    )
-    gone = new + account["uniqueId"]
-    return [
-        {**each, "members": [gone if member == old else member for member in each["members"]]}
-        for each in bindings
-    ]

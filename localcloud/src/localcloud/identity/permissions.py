@@ -9,8 +9,8 @@ https://cloud.google.com/compute/docs/reference/rest/v1,
 https://cloud.google.com/storage/docs/access-control/iam-json and
 https://cloud.google.com/secret-manager/docs/access-control.
 
-Not covered: permissions on single machines, disks and images, access lists of objects, what
-creating an instance group needs in addition to the group's own permission.
+Not covered: permissions on single machines, disks and images, access lists of objects, members of buckets' policies
+by their role in the project, what creating an instance group needs in addition to the group's own permission.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from localcloud.storage.checks import policy_of
 
 # permission, and the resource it is needed on: "projects/p" or something in it
 Needs = list[tuple[str, str]]
-ANONYMOUS = "allUsers"  # the principal of a request without a token
-PUBLIC = {ANONYMOUS, "allAuthenticatedUsers"}
 FREE = "testIamPermissions"  # a verb that anyone may call
 STORAGE = {
     "buckets.insert": "buckets.create",
@@ -34,7 +32,6 @@ STORAGE = {
     "buckets.getStorageLayout": "buckets.get",
     "objects.insert": "objects.create",
     "objects.compose": "objects.get",
-    "objects.copy": "objects.get",
     "objects.rewrite": "objects.get",
     "objects.patch": "objects.update",
 }
@@ -45,38 +42,20 @@ COMPUTE_VERBS = {
     "wait": "get",
     "patch": "update",
 }
-COMPUTE_COLLECTIONS = {
-    "regionInstances": "instances",
-    "imageFamilyViews": "images",
-}
 CHANGES = ("create", "delete")  # verbs of subnetworks that change the network
 # Verbs of groups' managers that have a permission of their own; all others change the group.
 MANAGERS = {"create", "delete", "get", "list", "update", "use"}
 
 
 def is_held(principal: str) -> bool:
-    """Whether a principal needs permissions: it is an account that was created through IAM, or
-    unknown.
-    """
-    return principal == ANONYMOUS or principal.endswith(".iam.gserviceaccount.com")
-
-
-def is_public(cloud: Cloud, method: schema.Method, values: dict[str, str]) -> bool:
-    """Whether a request reads in a bucket that lets everybody do something."""
-    bucket = cloud.storage.bucket(values.get("bucket", ""))
-    if bucket is None or method.verb != "GET" or not method.id.startswith("storage."):
-        return False
-    resource = f"projects/{bucket['project']}/buckets/{bucket['name']}"
-    return any(ANONYMOUS in each["members"] for each in bucket_bindings(cloud, resource))
+    """Whether a principal needs permissions: it is an account that was created through IAM."""
+    return principal.endswith(".iam.gserviceaccount.com")
 
 
 def check(cloud: Cloud, call: Call) -> None:
     """Raise Google's refusal unless the caller holds what a request needs."""
     if not is_held(call.principal) or call.method.endswith(FREE):
         return
-    is_account = call.principal != ANONYMOUS
-    if is_account and call.principal not in cloud.iam.accounts:
-        raise ApiError(401, "authError", f"Account has been deleted: {call.principal}")
     for permission, resource in needs(cloud, call):
         require(cloud, call, permission, resource)
 
@@ -100,7 +79,7 @@ def allowed(cloud: Cloud, principal: str, permission: str, resource: str) -> boo
     elif resource != project:
         found = [*found, *cloud.iam.effective(resource, cloud.iam.bindings(resource))]
     return any(
-        is_member(cloud, principal, binding["members"])
+        f"serviceAccount:{principal}" in binding["members"]
         and grants(cloud, binding["role"], permission)
         for binding in found
     )
@@ -110,39 +89,7 @@ def bucket_bindings(cloud: Cloud, resource: str) -> list[dict]:
     bucket = cloud.storage.bucket(resource.rpartition("/")[2])
     if bucket is None:
         return []
-    bindings, project = policy_of(cloud, bucket)["bindings"], bucket["project"]
-    if is_private(bucket):  # an earlier policy no longer counts
-        bindings = [
-            {**each, "members": [one for one in each["members"] if one not in PUBLIC]}
-            for each in bindings
-        ]
-    if not bucket["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"]:
-        # The access list that objects have by default.
-        owners = [f"projectOwner:{project}", f"projectEditor:{project}"]
-        bindings = [*bindings, {"role": "roles/storage.legacyObjectOwner", "members": owners}]
-        viewers = [f"projectViewer:{project}"]
-        bindings.append({"role": "roles/storage.legacyObjectReader", "members": viewers})
-    return bindings
-
-
-def is_private(bucket: dict) -> bool:
-    """Whether public access to a bucket is prevented."""
-    return bucket["iamConfiguration"]["publicAccessPrevention"] == "enforced"
-
-
-def is_member(cloud: Cloud, principal: str, members: list[str]) -> bool:
-    if principal == ANONYMOUS:
-        return ANONYMOUS in members
-    if {f"serviceAccount:{principal}", *PUBLIC} & set(members):
-        return True
-    for member in members:
-        kind, _, project = member.partition(":")
-        if kind in ("projectOwner", "projectEditor", "projectViewer"):
-            role = f"roles/{kind.removeprefix('project').lower()}"
-            for binding in cloud.iam.bindings(f"projects/{project}"):
-                if binding["role"] == role and f"serviceAccount:{principal}" in binding["members"]:
-                    return True
-    return False
+    return policy_of(cloud, bucket)["bindings"]
 
 
 def grants(cloud: Cloud, role: str, permission: str) -> bool:
@@ -235,9 +182,6 @@ def storage_needs(cloud: Cloud, call: Call, method: str) -> Needs:
         on(target, name, "storage.objects.create")
         if cloud.storage.find(target, name):
             on(target, name, "storage.objects.delete")
-        if body.get("deleteSourceObjects"):
-            for each in body.get("sourceObjects") or []:
-                on(target, each.get("name", ""), "storage.objects.delete")
     return result
 
 
@@ -246,10 +190,7 @@ def compute_needs(cloud: Cloud, call: Call) -> Needs:
     project = f"projects/{call.params['project']}"
     if call.params["project"] not in cloud.projects:
         return []  # images of public projects
-    collection, verb = (
-        COMPUTE_COLLECTIONS.get(collection, collection),
-        COMPUTE_VERBS.get(verb, verb),
-    )
+    verb = COMPUTE_VERBS.get(verb, verb)
     if collection.endswith("nstanceGroupManagerResizeRequests"):
         collection, verb = "instanceGroupManagers", verb if verb in ("get", "list") else "update"
     if collection.endswith(("nstanceGroupManagers", "nstanceGroups")):
@@ -257,8 +198,6 @@ def compute_needs(cloud: Cloud, call: Call) -> Needs:
             "instanceGroupManagers" if collection.endswith("Managers") else "instanceGroups"
         )
         verb = "list" if verb.startswith("list") else verb if verb in MANAGERS else "update"
-    if call.method == "compute.imageFamilyViews.get":
-        verb = "getFromFamily"
     result = [(f"compute.{collection}.{verb}", project)]
     if collection == "instances" and "instance" in call.params and "zone" in call.params:
         one = f"{project}/zones/{call.params['zone']}/instances/{call.params['instance']}"
@@ -334,13 +273,10 @@ def denied(cloud: Cloud, call: Call, permission: str, resource: str) -> ApiError
             permission.startswith("storage.buckets.") or permission == "storage.objects.list"
         )
         what = "project" if project_wide else "bucket" if of_bucket else "object"
-        who = "Anonymous caller" if call.principal == ANONYMOUS else call.principal
         message = (
-            f"{who} does not have {permission} access to the Google Cloud Storage {what}. "
+            f"{call.principal} does not have {permission} access to the Google Cloud Storage {what}. "
             f"Permission '{permission}' denied on resource (or it may not exist)."
         )
-        if call.principal == ANONYMOUS:
-            return ApiError(401, "required", message)
     elif service == "cloudresourcemanager":
         message = "The caller does not have permission"
     else:

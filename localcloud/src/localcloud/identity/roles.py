@@ -234,22 +234,10 @@ def services() -> set[str]:
     return {*apis, *SERVED, *ELSEWHERE, *UNKNOWN, *WITHOUT_API}
 
 
-def names() -> list[str]:
-    """The permissions of the served APIs that methods are called by."""
-    ids = [(word, id.split(".")) for word, api in SERVED.items() for id in methods(api)]
-    return sorted(filter(exists, {f"{word}.{id[-2]}.{id[-1]}" for word, id in ids}))
-
-
-def methods(service: str) -> list[str]:
-    """The ids of an API's methods in all versions that are served."""
-    others = [*schema.load(service, "v3").methods] if service == "monitoring" else []
-    return [*schema.load(service).methods, *others]
-
-
 @lru_cache
 def words(service: str) -> tuple[set[str], set[str]]:
     """The collections and the verbs of an API's methods."""
-    ids = [method.split(".") for method in methods(service)]
+    ids = [method.split(".") for method in schema.load(service).methods]
     # What is regional has the permissions of what is zonal.
     collections = {id[-2] for id in ids if not id[-2].startswith("regionInstance")} | {
         "multipartUploads"

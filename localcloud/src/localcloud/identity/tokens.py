@@ -109,12 +109,10 @@ class Tokens:
             client_secret.encode(), self.state["client_secret"].encode()
         )
 
-    def expire_all(self, revoke: bool = False) -> None:
-        """Make every access token invalid; with `revoke` every refresh token too."""
+    def expire_all(self) -> None:
+        """Make every access token invalid."""
         self._load()
         self.state["epoch"] += 1
-        if revoke:
-            self.state["refresh_tokens"] = {}
         write_private(self.path, self.state)
 
     def write_credentials(self, path: Path, email: str = LAPTOP) -> None:

@@ -64,7 +64,8 @@ def delete(plane: Plane, kind: Kind, thing: dict, options: dict) -> None:
     if asked != uid:
         message = f"Precondition failed: UID in precondition: {asked}, UID in object meta: {uid}"
         raise conflict(kind, thing, message)
-    grace = options.get("gracePeriodSeconds")
-    policy = options.get("propagationPolicy") or ""
-    if not options.get("dryRun"):
-        plane.delete(kind.plural, thing, policy, None if grace is None else int(grace))
+    if options.keys() - {"kind", "apiVersion", "preconditions", "propagationPolicy"}:
+        raise Refusal(501, "NotImplemented", "the embedded cloud deletes with preconditions alone")
+    if options.get("propagationPolicy", "Background") != "Background":
+        raise Refusal(501, "NotImplemented", "the embedded cloud deletes in the Background alone")
+    plane.delete(kind.plural, thing)

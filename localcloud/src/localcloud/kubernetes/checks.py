@@ -162,9 +162,12 @@ def check_job(spec: dict, meta: dict, bad: list[str]) -> None:
     if len(last) > 63:
         message = f"will not able to create pod with invalid DNS label: {last}"
         bad.append(invalid("metadata.name", name, message))
-    is_served = (template.get("spec") or {}).get("restartPolicy") == "Never"
-    if not is_served or spec.get("completionMode") != "Indexed":
-        message = "jobs of the embedded cloud are Indexed and have restartPolicy Never"
+    pod = template.get("spec") or {}
+    is_served = pod.get("restartPolicy") == "Never" and pod.get("shareProcessNamespace")
+    is_indexed = spec.get("completionMode") == "Indexed" and spec.get("completions")
+    if not is_served or not is_indexed or spec.get("podReplacementPolicy") != "Failed":
+        message = "jobs of the embedded cloud have completionMode Indexed, completions, podReplacementPolicy "
+        message += "Failed, and pods with restartPolicy Never and shareProcessNamespace"
         raise Refusal(501, "NotImplemented", message)
     check_pod(template["spec"], f"{path}.spec", bad)
 

@@ -1,19 +1,18 @@
 #!/bin/bash
 # One container: boot.sh's root file system, then the container's command in a pid namespace of its own.
 #
-#   container.sh overlay|bind FOLDER IMAGE HOSTNAME WORKDIR own|shared CAPABILITIES [--user] BIND... -- COMMAND...
+#   container.sh overlay|bind FOLDER IMAGE HOSTNAME WORKDIR CAPABILITIES [--user] BIND... -- COMMAND...
 #
 # CAPABILITIES are what its root may do, in the words of setpriv.
 # FOLDER/mounts has a line `SOURCE TARGET ro|rw` for each volume; SOURCE `tmpfs` makes one of memory. What it prints is
-# the container's log. Its exit code is written to FOLDER/exit, even if the server has ended. With `own` the command is
-# process 1, so that it ignores SIGTERM unless it handles it; with `shared` (shareProcessNamespace) process 1 is one that
-# reaps, as Kubernetes' pause.
+# the container's log. Its exit code is written to FOLDER/exit, even if the server has ended. As with
+# shareProcessNamespace, process 1 is one that reaps, as Kubernetes' pause.
 
 set -u
 
 inside() {
-    mode=$1 folder=$2 image=$3 machine_name=$4 workdir=$5 namespace=$6 capabilities=$7
-    shift 7
+    mode=$1 folder=$2 image=$3 machine_name=$4 workdir=$5 capabilities=$6
+    shift 6
     local -a binds=()
     local source target access stat
     while [[ $1 != -- ]]; do binds+=("$1"); shift; done
@@ -49,7 +48,6 @@ inside() {
     fi
     set -- setpriv --bounding-set "$capabilities" --inh-caps -all "$@"
     [[ ! -t 0 ]] || set -- setsid --ctty "$@"
-    [[ $namespace == shared ]] || exec "$@"
     "$@" <&0 &
     local main=$! code
     trap : TERM INT HUP # pause goes with its pod, and not before
@@ -76,9 +74,9 @@ hold) # outside of the new pid namespace: its first child is process 1 there. `u
     folder=$2
     # The kubelet may be gone when the container ends: what it must know waits for it.
     user=()
-    [[ $8 != --user ]] || user=(--user --map-root-user)
-    arguments=("${@:1:7}")
-    shift 7
+    [[ $7 != --user ]] || user=(--user --map-root-user)
+    arguments=("${@:1:6}")
+    shift 6
     [[ $1 != --user ]] || shift
     unshare "${user[@]}" --mount --uts --ipc --pid bash "${BASH_SOURCE[0]}" hold "${arguments[@]}" "$@"
     code=$?

@@ -44,13 +44,11 @@ def adopted(
         return None
     if processes.first_process(folder) is None and not (folder / "exit").exists():
         return None
-    shared = bool(pod["spec"].get("shareProcessNamespace"))
     workdir = container.get("workingDir") or "/"
     return Running(
         folder,
         env,
         workdir,
-        shared,
         capabilities(container),
         None,
         row["state"]["running"]["startedAt"],
@@ -59,16 +57,12 @@ def adopted(
 
 def capabilities(container: dict) -> str:
     """What a container's root may do, as setpriv takes it: the usual, and what its security context
-    adds and drops.
+    adds.
     """
-    context = container.get("securityContext") or {}
-    if context.get("privileged"):
-        return "+all"
-    wishes = context.get("capabilities") or {}
+    wishes = (container.get("securityContext") or {}).get("capabilities") or {}
     added = [each.lower().removeprefix("cap_") for each in wishes.get("add") or []]
-    dropped = [each.lower().removeprefix("cap_") for each in wishes.get("drop") or []]
-    held = {*([] if "all" in dropped else CAPABILITIES.split()), *added} - {*dropped}
-    return "+all" if "all" in held else ",".join(["-all", *(f"+{each}" for each in sorted(held))])
+    held = {*CAPABILITIES.split(), *added}
+    return ",".join(["-all", *(f"+{each}" for each in sorted(held))])
 
 
 @dataclass(frozen=True)
@@ -79,7 +73,6 @@ class Launch:
     env: dict[str, str]
     workdir: str
     hostname: str
-    shared: bool  # its processes see those of the pod's other containers
     capabilities: str
 
 
@@ -102,7 +95,6 @@ def decide(plane_port: int, pod: dict, container: dict, usual: dict, env: dict) 
         whole,
         container.get("workingDir") or "/",
         hostname,
-        bool(pod["spec"].get("shareProcessNamespace")),
         capabilities(container),
     )
 
@@ -149,7 +141,6 @@ async def start(
         folder,
         launch.env,
         launch.workdir,
-        launch.shared,
         launch.capabilities,
         process,
         stamp(),
@@ -160,7 +151,6 @@ def command_line(
     launch: Launch, there: sandbox.Sandbox, folder: Path, image: Path | None
 ) -> list[str]:
     """Return the command that makes the container's root and runs the container in it."""
-    processes_of = "shared" if launch.shared else "own"
     user = ["--user"] if there.user else []
     return [
         "bash",
@@ -170,7 +160,6 @@ def command_line(
         str(image or folder / "empty"),
         launch.hostname,
         launch.workdir,
-        processes_of,
         launch.capabilities,
         *user,
         *map(str, sandbox.python_folders()),
@@ -182,10 +171,8 @@ def command_line(
 def prepare_folder(
     machine: sandbox.Machine, there: sandbox.Sandbox, mounts: list[tuple[str, str, str]]
 ) -> None:
-    """Leave nothing of an earlier run of the container but its log."""
+    """Lay out the folder of a container."""
     folder = machine.folder
-    if (folder / "log").exists():
-        (folder / "log").replace(folder / "log.previous")
     (folder / "exit").unlink(missing_ok=True)
     sandbox.prepare_folder(machine, there)
     (folder / "mounts").write_text("".join(f"{' '.join(mount)}\n" for mount in mounts))
@@ -220,8 +207,8 @@ def not_started(running: Running, code: int) -> str:
 def main_process(running: Running) -> int | None:
     """The process that gets the signal to end: the container's command."""
     first = processes.first_process(running.folder)
-    if not first or not running.shared:
-        return first
+    if not first:
+        return None
     try:
         children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
     except OSError:

@@ -23,25 +23,12 @@ CONTAINER = {"terminationMessagePath": "/dev/termination-log", "terminationMessa
 
 def fill(plural: str, body: dict) -> None:
     """What an object that is made lacks."""
-    complete(plural, body)
-    if plural == "pods":
-        fill_new_pod(body)
-    elif plural == "jobs":
-        fill_job(body)
-    elif plural == "namespaces":
-        body.setdefault("spec", {"finalizers": ["kubernetes"]})
-        body["status"] = {"phase": "Active"}
-        body["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = body["metadata"][
-            "name"
-        ]
-
-
-def complete(plural: str, body: dict) -> None:
-    """What an object lacks, be it made or changed."""
     if plural == "pods":
         fill_pod(body["spec"])
+        fill_new_pod(body)
     elif plural == "jobs":
         fill_pod(body["spec"]["template"]["spec"])
+        fill_job(body)
     elif plural == "secrets":
         body.setdefault("type", "Opaque")
         for key, text in (body.pop("stringData", None) or {}).items():
@@ -107,19 +94,8 @@ def quality_of(spec: dict) -> str:
 
 def fill_job(body: dict) -> None:
     spec, uid, name = body["spec"], body["metadata"]["uid"], body["metadata"]["name"]
-    if spec.get("completions") is None and spec.get("parallelism") is None:
-        spec["completions"] = 1
-    spec.setdefault("parallelism", 1)
-    spec.setdefault("backoffLimit", 6)
-    for key, value in {
-        "completionMode": "NonIndexed",
-        "suspend": False,
-        "manualSelector": False,
-    }.items():
+    for key, value in {"parallelism": 1, "backoffLimit": 6, "suspend": False}.items():
         spec.setdefault(key, value)
-    spec.setdefault(
-        "podReplacementPolicy", "Failed" if spec.get("podFailurePolicy") else "TerminatingOrFailed"
-    )
     for rule in (spec.get("podFailurePolicy") or {}).get("rules") or []:
         for pattern in rule.get("onPodConditions") or []:
             pattern.setdefault("status", "True")
@@ -130,8 +106,7 @@ def fill_job(body: dict) -> None:
     template = spec["template"]
     template["metadata"] = template.get("metadata") or {}
     template["metadata"]["labels"] = {**(template["metadata"].get("labels") or {}), **labels}
-    if not spec["manualSelector"]:
-        spec["selector"] = {"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}
+    spec["selector"] = {"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}
     body["metadata"]["labels"] = body["metadata"].get("labels") or dict(
         template["metadata"]["labels"]
     )

@@ -1,9 +1,8 @@
-"""The controller of jobs: indexes, policies of failure and success,
-back-offs, deadlines.
+"""The controller of indexed jobs: policies of failure and success, back-offs.
 
 A pod is counted once, when it has ended; then it loses the finalizer that kept it until then.
 
-Not covered: elastic indexed jobs, back-offs per index, schedules (cron jobs).
+Not covered: jobs without indexes, elastic ones, back-offs per index, deadlines, schedules (cron jobs).
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import secrets
 import time
 from dataclasses import dataclass, field
 
-from localcloud.kubernetes import making
 from localcloud.kubernetes.defaults import INDEX, TRACKING
 from localcloud.kubernetes.kinds import (
     condition,
@@ -63,12 +61,8 @@ def try_to_finish(plane: Plane, job: dict) -> None:
     for pod in pods_of(plane, job):
         if is_over(pod) and TRACKING in (pod["metadata"].get("finalizers") or []):
             release(plane, pod)
-    if (
-        seconds is not None
-        and since(ended["lastTransitionTime"]) >= seconds
-        and not is_leaving(job)
-    ):
-        plane.delete("jobs", job, "Foreground")
+    if seconds is not None and since(ended["lastTransitionTime"]) >= seconds:
+        plane.delete("jobs", job)
 
 
 def pods_of(plane: Plane, job: dict) -> list[dict]:
@@ -83,15 +77,6 @@ def release(plane: Plane, pod: dict) -> None:
         del pod["metadata"]["finalizers"]
     plane.store.put("pods", pod)
     plane.finish_pod(pod)
-
-
-def remove(plane: Plane, job: dict, pod: dict) -> None:
-    """Delete a pod that its job does not want any more, uncounted."""
-    if TRACKING in (pod["metadata"].get("finalizers") or []):
-        release(plane, pod)
-    plane.delete("pods", pod)
-    message = f"Deleted pod: {pod['metadata']['name']}"
-    plane.event(job, "SuccessfulDelete", message, by="job-controller")
 
 
 def index_of(pod: dict) -> int:
@@ -127,7 +112,6 @@ class Observed:
     active: list[dict]  # not asked to end
     leaving: list[dict]  # asked to end, and still there
     ready: int  # of the active ones
-    live: list[dict]  # those that count against parallelism
 
 
 @dataclass(frozen=True)
@@ -135,13 +119,11 @@ class Decision:
     """What is to be done about one job that is not over."""
 
     over: tuple[str, str, str] | None = None  # the final condition, its reason, its message
-    surplus: list[dict] = field(default_factory=list)  # pods to delete
-    # indexes of pods to make
-    missing: list[int] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)  # indexes of pods to make
 
 
 def sync(plane: Plane, job: dict) -> None:
-    """Count pods that ended, decide whether the job is finished, and create or delete pods."""
+    """Count pods that ended, decide whether the job is finished, and create pods."""
     job["status"].setdefault("startTime", stamp())
     verdict = count(plane, job)
     seen = observe(plane, job)
@@ -149,8 +131,6 @@ def sync(plane: Plane, job: dict) -> None:
     decision = decide(job, seen, verdict, waits(plane.settings.backoff, memory, time.monotonic()))
     if decision.over:
         finish(plane, job, decision.over, seen.active)
-    for pod in decision.surplus:
-        remove(plane, job, pod)
     for index in decision.missing:
         make_pod(plane, job, index)
     show(job, observe(plane, job))
@@ -161,22 +141,17 @@ def observe(plane: Plane, job: dict) -> Observed:
     there = [pod for pod in pods_of(plane, job) if not is_over(pod)]
     active = [pod for pod in there if not is_leaving(pod)]
     ready = sum(bool(condition(pod, "Ready")) for pod in active)
-    # With podReplacementPolicy Failed a pod counts until it has ended, otherwise until its deletion.
-    live = there if job["spec"]["podReplacementPolicy"] == "Failed" else active
-    return Observed(active, [pod for pod in there if is_leaving(pod)], ready, live)
+    return Observed(active, [pod for pod in there if is_leaving(pod)], ready)
 
 
 def decide(
     job: dict, seen: Observed, verdict: tuple[str, str, str] | None, too_soon: bool
 ) -> Decision:
-    """Return whether the job is finished, and if not, which pods to delete and which are missing."""
-    over = early(job) or verdict or judged(job, seen.live)
+    """Return whether the job is finished, and if not, which pods are missing."""
+    over = early(job) or verdict or judged(job)
     if over:
         return Decision(over=over)
-    if is_leaving(job):
-        return Decision()
-    surplus = seen.active[job["spec"]["parallelism"] :]
-    return Decision(surplus=surplus, missing=[] if too_soon else missing(job, seen.live))
+    return Decision(missing=[] if too_soon else missing(job, [*seen.active, *seen.leaving]))
 
 
 def show(job: dict, seen: Observed) -> None:
@@ -194,17 +169,13 @@ def count(plane: Plane, job: dict) -> tuple[str, str, str] | None:
     """Count pods that ended; what the failure policy says of them: a final condition, its reason,
     its message.
     """
-    status, spec = job["status"], job["spec"]
-    indexed, verdict = spec["completionMode"] == "Indexed", None
+    status, verdict = job["status"], None
     for pod in pods_of(plane, job):
         if not is_over(pod) or TRACKING not in (pod["metadata"].get("finalizers") or []):
             continue
         if pod["status"]["phase"] == "Succeeded":
-            if indexed:
-                done = numbers(status.get("completedIndexes", "")) | {index_of(pod)}
-                status.update(completedIndexes=written(done), succeeded=len(done))
-            else:
-                status["succeeded"] = status.get("succeeded", 0) + 1
+            done = numbers(status.get("completedIndexes", "")) | {index_of(pod)}
+            status.update(completedIndexes=written(done), succeeded=len(done))
             plane.memory.pop(memory_key(job), None)  # a success ends the waiting
         elif is_finished(job):
             status["failed"] = status.get("failed", 0) + 1
@@ -254,24 +225,16 @@ def early(job: dict) -> tuple[str, str, str] | None:
     return None
 
 
-def judged(job: dict, live: list[dict]) -> tuple[str, str, str] | None:
+def judged(job: dict) -> tuple[str, str, str] | None:
     """The final condition of a finished job, its reason and its message."""
     spec, status = job["spec"], job["status"]
-    completions, succeeded = spec.get("completions"), status.get("succeeded", 0)
     done = numbers(status.get("completedIndexes", ""))
     for number, rule in enumerate((spec.get("successPolicy") or {}).get("rules") or []):
         if numbers(rule["succeededIndexes"]) <= done:
             return "Complete", "SuccessPolicy", f"Matched rules at index {number}"
     if status.get("failed", 0) > spec["backoffLimit"]:
         return "Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit"
-    if (
-        "activeDeadlineSeconds" in spec
-        and since(status["startTime"]) >= spec["activeDeadlineSeconds"]
-    ):
-        return "Failed", "DeadlineExceeded", "Job was active longer than specified deadline"
-    if (completions is not None and succeeded >= completions) or (
-        completions is None and succeeded and not live
-    ):
+    if len(done) >= spec["completions"]:
         return "Complete", "CompletionsReached", "Reached expected number of succeeded pods"
     return None
 
@@ -296,7 +259,10 @@ def finish(plane: Plane, job: dict, over: tuple[str, str, str], active: list[dic
         if TRACKING in (pod["metadata"].get("finalizers") or []):
             action, _ = action_for(job, pod)
             job["status"]["failed"] = job["status"].get("failed", 0) + (action != "Ignore")
-        remove(plane, job, pod)
+            release(plane, pod)
+        plane.delete("pods", pod)
+        message = f"Deleted pod: {pod['metadata']['name']}"
+        plane.event(job, "SuccessfulDelete", message, by="job-controller")
     if any(not is_over(pod) for pod in pods_of(plane, job)):
         return
     rows.append({"type": final, **row})
@@ -326,24 +292,20 @@ def missing(job: dict, live: list[dict]) -> list[int]:
     return [*free[: max(0, room)]]
 
 
-def make_pod(plane: Plane, job: dict, index: int | None) -> None:
+def make_pod(plane: Plane, job: dict, index: int) -> None:
     meta, template = job["metadata"], copy.deepcopy(job["spec"]["template"])
     ends = "".join(secrets.choice(LETTERS) for _ in range(5))
     pod_meta, spec = template["metadata"], template["spec"]
-    pod_meta["name"] = f"{meta['name'][:57]}-{ends}"
+    pod_meta["name"] = f"{meta['name']}-{index}-{ends}"
     pod_meta["finalizers"] = [TRACKING]
     pod_meta["ownerReferences"] = reference(job)
-    if index is not None:
-        pod_meta["name"] = f"{meta['name']}-{index}-{ends}"
-        spec["hostname"] = f"{meta['name']}-{index}"
-        for kind in ("annotations", "labels"):
-            pod_meta[kind] = {**(pod_meta.get(kind) or {}), INDEX: str(index)}
-        source = {"fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.labels['{INDEX}']"}}
-        for container in [*spec["containers"], *(spec.get("initContainers") or [])]:
-            names = {item["name"] for item in container.get("env") or []}
-            if "JOB_COMPLETION_INDEX" not in names:
-                container["env"] = [
-                    *(container.get("env") or []),
-                    {"name": "JOB_COMPLETION_INDEX", "valueFrom": source},
-                ]
-    making.make(plane, job, {"metadata": pod_meta, "spec": spec}, "job-controller")
+    spec["hostname"] = f"{meta['name']}-{index}"
+    for kind in ("annotations", "labels"):
+        pod_meta[kind] = {**(pod_meta.get(kind) or {}), INDEX: str(index)}
+    source = {"fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.labels['{INDEX}']"}}
+    variable = {"name": "JOB_COMPLETION_INDEX", "valueFrom": source}
+    for container in spec["containers"]:
+        container["env"] = [*(container.get("env") or []), variable]
+    made = plane.create("pods", meta["namespace"], {"metadata": pod_meta, "spec": spec})
+    message = f"Created pod: {made['metadata']['name']}"
+    plane.event(job, "SuccessfulCreate", message, by="job-controller")

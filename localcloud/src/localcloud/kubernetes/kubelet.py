@@ -1,8 +1,7 @@
-"""The kubelet of every node: how pods begin, restart and end. Containers are in
-containers.py.
+"""The kubelet of every node: how pods begin and end. Containers are in containers.py.
 
     pods/<uid>/volumes/       the pod's volumes
-    pods/<uid>/<container>/   a container, as a machine's folder; log, log.previous, mounts, exit
+    pods/<uid>/<container>/   a container, as a machine's folder; log, mounts, exit
 
 Not covered: restarts, probes, lifecycle hooks, init containers, users other than root, limits of memory and
 processors, images of a registry.
@@ -29,7 +28,6 @@ RUNC = (
     "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc "
     "create failed: unable to start container process: error during container init: "
 )
-LONGEST = 300.0  # seconds between two restarts or pulls
 NOTED = 5.0  # seconds for the end of a container that outlived its server to be written down
 
 
@@ -177,9 +175,7 @@ async def begin(plane: Plane, pod: dict, container: dict, row: dict) -> Running 
             continue
         left = containers.adopted(pod, container, row, folder, env)
         found = left or await containers.start(plane, pod, container, folder, env, mounts)
-        found.image = container["image"]
         plane.running[key] = found
-        row["image"] = found.image
         row.update(ready=True, started=True, containerID=f"containerd://{key[0].replace('-', '')}")
         row["state"] = {"running": {"startedAt": found.started}}
         pod["status"]["phase"] = "Running"
@@ -193,42 +189,19 @@ async def begin(plane: Plane, pod: dict, container: dict, row: dict) -> Running 
 
 
 async def pulled(plane: Plane, pod: dict, container: dict, row: dict) -> bool:
-    """Pull a container's image, as long as it takes; False if the pod is to end before."""
-    image, delay = container["image"], 1.0
+    """Pull a container's image; False if that cannot be, and the pod is to end."""
+    image = container["image"]
     if not IMAGE_NAME.fullmatch(image):
         detail = f'couldn\'t parse image name "{image}": invalid reference format'
         message = f'Failed to apply default image tag "{image}": {detail}'
         row["state"] = {"waiting": {"reason": "InvalidImageName", "message": message}}
         plane.store.put("pods", pod)
         plane.event(pod, "InspectFailed", message, "Warning", "kubelet")
-        while container["image"] == image and await pause(plane, pod, 1):
+        while await pause(plane, pod, 1):
             pass
-        return container["image"] != image and await pulled(plane, pod, container, row)
-    if row["restartCount"] == 0 and "running" not in row["state"]:
-        plane.event(pod, "Pulling", f'Pulling image "{image}"', by="kubelet")
-        await pause(plane, pod, plane.settings.pull_delay)
-    while why := next((why for part, why in plane.images.items() if part in image), ""):
-        message = f'failed to pull and unpack image "{image}": {why}'
-        row["state"] = {"waiting": {"reason": "ErrImagePull", "message": message}}
-        plane.store.put("pods", pod)
-        plane.event(
-            pod, "Failed", f'Failed to pull image "{image}": {message}', "Warning", "kubelet"
-        )
-        await pause(plane, pod, min(delay, 2.0))
-        row["state"] = {
-            "waiting": {
-                "reason": "ImagePullBackOff",
-                "message": f'Back-off pulling image "{image}": {message}',
-            }
-        }
-        plane.store.put("pods", pod)
-        plane.event(pod, "BackOff", f'Back-off pulling image "{image}"', by="kubelet")
-        if not await pause(plane, pod, delay):
-            return False
-        image, delay = container["image"], min(2 * delay, LONGEST)
-    if is_ending(pod) or plane.closing:
         return False
-    if row["restartCount"] == 0 and "running" not in row["state"]:
+    if "running" not in row["state"]:
+        plane.event(pod, "Pulling", f'Pulling image "{image}"', by="kubelet")
         plane.event(pod, "Pulled", f'Successfully pulled image "{image}"', by="kubelet")
     return True
 
@@ -251,8 +224,8 @@ async def ended(plane: Plane, pod: dict, container: dict, row: dict, running: Ru
     plane.running.pop((pod["metadata"]["uid"], container["name"]), None)
     why = containers.not_started(running, code)
     code = 128 if why else code
-    usual = "StartError" if why else "Error" if code else "Completed"
-    state: dict[str, Any] = {"exitCode": code, "reason": running.reason or usual}
+    reason = "StartError" if why else "Error" if code else "Completed"
+    state: dict[str, Any] = {"exitCode": code, "reason": reason}
     state |= {"message": f"{RUNC}{why}"} if why else {}
     message = running.folder / "rootfs/dev/termination-log"
     if message.exists() and message.stat().st_size:
@@ -278,9 +251,7 @@ async def end_pod(plane: Plane, pod: dict, grace: float) -> None:
         for key, running in list(plane.running.items()):
             if key[0] != uid:
                 continue
-            late = time.monotonic() >= until or (
-                is_leaving(pod) and not pod["metadata"]["deletionGracePeriodSeconds"]
-            )
+            late = time.monotonic() >= until
             if id(running) not in message and not late:
                 message.add(id(running))
                 containers.stop_container(running, signal.SIGTERM)

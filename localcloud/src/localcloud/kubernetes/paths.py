@@ -1,4 +1,4 @@
-"""What the API server serves besides objects: its health, its version and what it has (discovery)."""
+"""What the API server serves besides objects: its version and what it has (discovery)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from localcloud.identity.tokens import Owner
 from localcloud.kubernetes.kinds import ALL, NO_ROUTE, NoPage, Refusal
 from localcloud.kubernetes.plane import MINOR, VERSION, Plane
 
-HEALTH = ("healthz", "livez", "readyz")
-OPEN = ("version", *HEALTH)  # without a token
 VERBS = ["create", "delete", "get", "list", "patch"]
 GROUPS = ("batch/v1",)
 ABOUT = {
@@ -29,11 +27,9 @@ ABOUT = {
 
 
 async def answer(
-    cloud: Cloud, plane: Plane, request: web.Request, owner: Owner | None
+    cloud: Cloud, plane: Plane, request: web.Request, owner: Owner
 ) -> web.StreamResponse:
     path = request.path.strip("/")
-    if path in HEALTH:
-        return web.Response(text="ok")
     known = document(path, request.host)
     if known is None:
         raise nothing_at(path)

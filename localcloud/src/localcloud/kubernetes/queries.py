@@ -76,12 +76,3 @@ def flags(request: web.Request) -> tuple[bool, bool]:
     """Whether fields are checked strictly, and whether nothing is to be done."""
     query = request.query
     return query.get("fieldValidation", "") == "Strict", bool(query.getall("dryRun", []))
-
-
-def deletion(request: web.Request, options: Any) -> dict[str, Any]:
-    """The options of a deletion, from its body or else its query."""
-    if options:
-        return dict(options)
-    number(request, "gracePeriodSeconds")
-    names = ("propagationPolicy", "gracePeriodSeconds")
-    return {name: request.query[name] for name in names if name in request.query}

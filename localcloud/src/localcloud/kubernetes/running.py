@@ -1,4 +1,4 @@
-"""A container that runs, and when it wrote which part of its log."""
+"""A container that runs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,6 @@ class Running:
     folder: Path
     env: dict[str, str]
     workdir: str
-    shared: bool
     capabilities: str
     process: subprocess.Popen | None  # None: it outlived an earlier server
     started: str
-    image: str = ""  # that it was started from
-    reason: str = ""  # why it will have ended, if not by itself

@@ -13,7 +13,6 @@ import pty
 import signal
 import struct
 import termios
-from collections.abc import AsyncIterator
 from typing import Any
 
 from aiohttp import WSMsgType, web
@@ -53,15 +52,12 @@ def container_of(pod: dict, request: web.Request) -> dict:
 async def logs(plane: Plane, request: web.Request, pod: dict) -> web.StreamResponse:
     query, container = request.query, container_of(pod, request)
     key = (pod["metadata"]["uid"], container["name"])
-    previous = query.get("previous") in TRUE
-    path = (
-        kubelet.folder_of(plane, pod) / container["name"] / ("log.previous" if previous else "log")
-    )
+    path = kubelet.folder_of(plane, pod) / container["name"] / "log"
     state = state_of(pod, container["name"])
     # its log is there before it is
     starts = "waiting" in state and not path.with_name("exit").exists()
-    if not path.exists() or (starts and not previous):
-        raise no_log(pod, container["name"], previous)
+    if not path.exists() or starts:
+        raise no_log(pod, container["name"])
     last = queries.number(request, "tailLines")
     response = web.StreamResponse(headers={"Content-Type": "text/plain"})
     response.enable_chunked_encoding()
@@ -87,24 +83,12 @@ def state_of(pod: dict, container: str) -> dict:
     return next((row["state"] for row in rows if row["name"] == container), {})
 
 
-def no_log(pod: dict, container: str, previous: bool) -> Refusal:
+def no_log(pod: dict, container: str) -> Refusal:
     name = pod["metadata"]["name"]
-    if previous:
-        return Refusal(
-            400,
-            "BadRequest",
-            f'previous terminated container "{container}" in pod "{name}" not found',
-        )
     if not pod["spec"].get("nodeName"):
         return Refusal(400, "BadRequest", f"pod {name} does not have a host assigned")
     reason = state_of(pod, container).get("waiting", {}).get("reason", "ContainerCreating")
-    why = {
-        "ErrImagePull": "image can't be pulled",
-        "ImagePullBackOff": "trying and failing to pull image",
-    }
-    message = (
-        f'container "{container}" in pod "{name}" is waiting to start: {why.get(reason, reason)}'
-    )
+    message = f'container "{container}" in pod "{name}" is waiting to start: {reason}'
     return Refusal(400, "BadRequest", message)
 
 
@@ -219,22 +203,15 @@ def status_of(code: int) -> dict:
     }
 
 
-async def received(socket: web.WebSocketResponse) -> AsyncIterator[tuple[int, bytes]]:
-    """Each channel that something comes on, and what."""
-    async for message in socket:
-        data = message.data
-        if message.type == WSMsgType.TEXT:  # as the official client for Python sends what is text
-            data = data.encode()
-        if message.type in (WSMsgType.BINARY, WSMsgType.TEXT) and data:
-            yield data[0], data[1:]
-
-
 async def feed(
     socket: web.WebSocketResponse, process: asyncio.subprocess.Process, terminal: int | None
 ) -> None:
     """What comes through the WebSocket, to the command."""
     closed = False
-    async for channel, data in received(socket):
+    async for message in socket:
+        if message.type != WSMsgType.BINARY or not message.data:
+            continue
+        channel, data = message.data[0], message.data[1:]
         if channel == RESIZE and terminal is not None:
             resize(terminal, data)
         elif channel == STDIN and terminal is not None:

@@ -3,22 +3,17 @@ people in.
 
 boot.sh asks for them and adds them to the other lines of root's authorized_keys, as
 updateAuthorizedKeys of https://github.com/GoogleCloudPlatform/guest-agent does. Not covered: users
-other than root, whom that one makes.
+other than root, whom that one makes, OS Login, keys that expire.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
-import re
-import time
-from datetime import datetime
 
 from localcloud.compute.state import Compute, Instance
 
 WAIT = 50  # seconds that a question is kept open
-EXPIRES = re.compile(r"google-ssh (\{.*\})\s*$")
 
 
 def items(metadata: dict) -> dict[str, str]:
@@ -26,37 +21,19 @@ def items(metadata: dict) -> dict[str, str]:
 
 
 def keys(compute: Compute, instance: Instance) -> list[str]:
-    """Root's public keys: of the machine, and of the project unless the machine blocks those; none
-    with OS Login.
-    """
-    own, common = instance.metadata(), items(compute.common_metadata(instance.project))
-    if is_true(own.get("enable-oslogin", common.get("enable-oslogin", ""))):
-        return []
-    lines = own.get("ssh-keys", "").splitlines()
-    if not is_true(own.get("block-project-ssh-keys", "")):
-        lines += common.get("ssh-keys", "").splitlines()
-    found = [
+    """Root's public keys: of the machine, and of the project."""
+    common = items(compute.common_metadata(instance.project))
+    lines = instance.metadata().get("ssh-keys", "").splitlines()
+    lines += common.get("ssh-keys", "").splitlines()
+    return [
         key.strip()
         for user, _, key in (line.partition(":") for line in lines)
-        if user.strip() == "root"
+        if user.strip() == "root" and key.strip()
     ]
-    return [key for key in found if key and not is_over(key)]
 
 
 def is_true(value: str) -> bool:
     return value.lower() in ("true", "y", "yes", "1")
-
-
-def is_over(key: str) -> bool:
-    """Whether a key has expired, as gcloud's keys do."""
-    found = EXPIRES.search(key)
-    if not found:
-        return False
-    try:
-        end = json.loads(found[1])["expireOn"].replace("+0000", "+00:00")
-        return datetime.fromisoformat(end).timestamp() < time.time()
-    except (ValueError, KeyError):
-        return True
 
 
 async def answer(compute: Compute, instance: Instance, known: str) -> str:

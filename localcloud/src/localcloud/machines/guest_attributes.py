@@ -23,11 +23,10 @@ from localcloud.machines.agent import is_true, items
 PATH = "instance/guest-attributes/"
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 MOST_BYTES = 256 << 10
-A_MINUTE, A_SECOND = 10, 3  # requests of a machine that write or delete
+A_MINUTE, A_SECOND = 10, 3  # requests of a machine that write
 WHY = {
     400: "A guest attribute has a namespace and a key",
     403: "Guest attributes are not enabled for this machine",
-    404: "There is no such guest attribute",
     413: "The value is too large",
     429: "Too many guest attributes are written",
 }
@@ -44,8 +43,8 @@ def readable(compute: Compute, instance: Instance) -> dict[str, dict[str, str]]:
     return instance.guest_attributes if is_enabled(compute, instance) else {}
 
 
-def write(compute: Compute, instance: Instance, method: str, path: str, value: bytes) -> int:
-    """Write or delete a value for its machine; return the status of the answer."""
+def write(compute: Compute, instance: Instance, path: str, value: bytes) -> int:
+    """Write a value for its machine; return the status of the answer."""
     namespace, slash, key = path.removeprefix(PATH).partition("/")
     if not is_enabled(compute, instance):
         return 403
@@ -53,15 +52,10 @@ def write(compute: Compute, instance: Instance, method: str, path: str, value: b
         return 400
     if not is_in_time(compute.guest_writes.setdefault(instance.id, deque())):
         return 429
-    there = instance.guest_attributes.setdefault(namespace, {})
-    if method == "DELETE" and key not in there:
-        return 404
     if len(value) > MOST_BYTES:
         return 413
-    if method == "DELETE":
-        del there[key]
-    else:
-        there[key] = value.decode(errors="replace")
+    there = instance.guest_attributes.setdefault(namespace, {})
+    there[key] = value.decode(errors="replace")
     compute.save(instance)
     return 200
 
@@ -80,7 +74,7 @@ def is_in_time(before: deque[float]) -> bool:
 async def get(compute: Compute, call: Call) -> dict[str, Any]:
     """Answer instances.getGuestAttributes: all, a namespace `NAME/`, or a key `NAME/KEY`."""
     instance = compute.get(call.params["project"], call.params["zone"], call.params["instance"])
-    asked = call.params.get("queryPath", "") or call.params.get("variableKey", "")
+    asked = call.params.get("queryPath", "")
     namespace, _, key = asked.partition("/")
     found = [
         {"namespace": each, "key": name, "value": value}

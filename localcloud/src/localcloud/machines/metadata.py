@@ -1,7 +1,7 @@
 """The metadata server of each instance, on the instance's own loopback address.
 
-It serves Google's `computeMetadata/v1` tree: values, directories, `recursive`, `alt`, ETags,
-`wait_for_change`, tokens of the instance's service account. All instances share one port that the
+It serves Google's `computeMetadata/v1` tree: values, directories by `recursive`, tokens of the
+instance's service account. All instances share one port that the
 server chooses and keeps; where the server may (root), port 80 answers too, so
 `http://metadata.google.internal` works inside. It answers only the user of its machines:
 other people on this computer reach loopback as well.
@@ -9,14 +9,13 @@ other people on this computer reach loopback as well.
 What a machine writes below `instance/guest-attributes/` is read by instances.getGuestAttributes
 (guest_attributes.py).
 
-Not covered: identity tokens (501), mTLS, oslogin, disk encryption keys, rate
-limits, tokens of fewer scopes than the machine's.
+Not covered: identity tokens, lists of directories, `alt`, `wait_for_change`, mTLS, oslogin, disk encryption
+keys, rate limits, tokens of fewer scopes than the machine's.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import re
 import socket
@@ -97,59 +96,30 @@ class MetadataServer:
         if self.compute.settings.metadata_delay:
             await asyncio.sleep(self.compute.settings.metadata_delay)
         path = request.path[len(BASE) :]
-        if request.method in ("PUT", "DELETE") and path.startswith(guest_attributes.PATH):
-            status = guest_attributes.write(
-                self.compute, instance, request.method, path, await request.read()
-            )
+        if request.method == "PUT" and path.startswith(guest_attributes.PATH):
+            status = guest_attributes.write(self.compute, instance, path, await request.read())
             return page(status, guest_attributes.WHY[status]) if status > 200 else text("")
         if request.method != "GET":
             return page(405, "Method Not Allowed")
-        return await self.value(request, instance, path)
+        return self.value(request, instance, path)
 
-    async def value(
-        self, request: web.Request, instance: Instance, path: str
-    ) -> web.StreamResponse:
-        account = re.fullmatch(r"instance/service-accounts/([^/]+)/(token|identity)", path)
-        if account:
-            return self.credentials(instance, *account.groups())
-        query = request.query
+    def value(self, request: web.Request, instance: Instance, path: str) -> web.StreamResponse:
+        if account := re.fullmatch(r"instance/service-accounts/([^/]+)/token", path):
+            return self.credentials(instance, account[1])
         found = look_up(self.tree(instance), path)
-        if query.get("wait_for_change", "").lower() == "true":
-            found = await self.changed(instance, path, query)
         if found is None:
             return page(404, "Not Found")
-        recursive = query.get("recursive", "").lower() == "true"
-        if isinstance(found, (dict, list)) and not request.path.endswith("/") and not recursive:
-            asked = f"?{request.query_string}" if request.query_string else ""
-            location = f"http://{request.host}{request.path}/{asked}"
-            return web.Response(status=301, headers={**HEADERS, "Location": location})
-        return render(found, recursive, query.get("alt"), path)
+        recursive = request.query.get("recursive", "").lower() == "true"
+        if {*request.query} - {"recursive"} or (isinstance(found, (dict, list)) and not recursive):
+            return page(501, "The embedded cloud shows values, and directories with recursive=true")
+        return as_json(camel(found)) if recursive else text(str(found))
 
-    async def changed(self, instance: Instance, path: str, query: Any) -> Any:
-        """Wait until the value differs from `last_etag` (default: from now) or `timeout_sec` is
-        over.
-        """
-        found = look_up(self.tree(instance), path)
-        known = query.get("last_etag") or etag(found)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + float(query.get("timeout_sec") or 1e9)
-        while etag(found) == known and loop.time() < deadline:
-            change = self.compute.changed
-            try:
-                await asyncio.wait_for(change.wait(), min(deadline - loop.time(), 3600))
-            except asyncio.TimeoutError:
-                continue
-            found = look_up(self.tree(instance), path)
-        return found
-
-    def credentials(self, instance: Instance, account: str, what: str) -> web.StreamResponse:
+    def credentials(self, instance: Instance, account: str) -> web.StreamResponse:
         rows = {row["email"]: row for row in instance.resource.get("serviceAccounts", [])}
         emails = list(rows)
         email = emails[0] if account == "default" and emails else account
         if email not in emails:
             return page(404, "Not Found")
-        if what == "identity":
-            return page(501, "Identity tokens are not part of the embedded cloud")
         now = self.compute.now()
         # The same token until shortly before its end, as on Google, unless all were made to expire.
         if instance.token_expires - now < 300 or not self.tokens.owner(instance.token):
@@ -236,8 +206,8 @@ def ill_asked(request: web.Request) -> web.Response | None:
     """Return the answer to what asks for no value: without the header, or above the tree."""
     if request.headers.get("Metadata-Flavor") != "Google" or "X-Forwarded-For" in request.headers:
         return page(403, "Missing required header: Metadata-Flavor: Google")
-    if request.path in ("/", "/computeMetadata", "/computeMetadata/"):
-        return text("computeMetadata/\n" if request.path == "/" else "v1/\n")
+    if request.path == "/":  # where google-auth looks for a metadata server
+        return text("computeMetadata/\n")
     if not f"{request.path}/".startswith(BASE):
         return page(404, "Not Found")
     return None
@@ -259,55 +229,7 @@ def look_up(tree: Any, path: str) -> Any:
             tree = tree[name]
         else:
             return None
-        if tree is None:
-            return None
     return tree
-
-
-def render(value: Any, recursive: bool, alt: str | None, path: str) -> web.StreamResponse:
-    """One value or directory in the form asked for: text for values and listings, JSON for
-    `recursive`.
-    """
-    parts = isinstance(value, dict) or (
-        isinstance(value, list) and all(isinstance(v, dict) for v in value) and value
-    )
-    if path.strip("/") in ("instance/tags",) or alt == "json" or (recursive and alt != "text"):
-        return as_json(camel(value), etag(value))
-    if recursive:
-        return text("".join(f"{name} {leaf}\n" for name, leaf in leaves(value)), etag(value))
-    if not parts:
-        lines = "".join(f"{item}\n" for item in value) if isinstance(value, list) else str(value)
-        return text(lines, etag(value))
-    if isinstance(value, list):
-        return text("".join(f"{index}/\n" for index in range(len(value))), etag(value))
-    verbatim = path.strip("/").rpartition("/")[2] == "attributes"
-    if "email" in value and "scopes" in value:
-        names = [*value, "identity", "token"]
-    else:
-        names = sorted(value)
-    lists = ("network-interfaces", "disks", "access-configs")
-    folders = {
-        name
-        for name, each in value.items()
-        if not verbatim and (isinstance(each, dict) or (isinstance(each, list) and name in lists))
-    }
-    return text("".join(f"{name}{'/' if name in folders else ''}\n" for name in names), etag(value))
-
-
-def leaves(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
-    if isinstance(value, dict):
-        return [
-            leaf
-            for name, item in value.items()
-            for leaf in leaves(item, f"{prefix}/{name}".lstrip("/"))
-        ]
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        return [
-            leaf
-            for index, item in enumerate(value)
-            for leaf in leaves(item, f"{prefix}/{index}".lstrip("/"))
-        ]
-    return [(prefix, " ".join(map(str, value)) if isinstance(value, list) else value)]
 
 
 def camel(value: Any, verbatim: bool = False) -> Any:
@@ -327,18 +249,12 @@ def camel(value: Any, verbatim: bool = False) -> Any:
     }
 
 
-def etag(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+def text(content: str) -> web.Response:
+    return web.Response(text=content, headers=HEADERS, content_type="application/text")
 
 
-def text(content: str, tag: str = "") -> web.Response:
-    headers = {**HEADERS, **({"ETag": tag} if tag else {})}
-    return web.Response(text=content, headers=headers, content_type="application/text")
-
-
-def as_json(value: Any, tag: str = "") -> web.Response:
-    headers = {**HEADERS, **({"ETag": tag} if tag else {})}
-    return web.Response(text=json.dumps(value), headers=headers, content_type="application/json")
+def as_json(value: Any) -> web.Response:
+    return web.Response(text=json.dumps(value), headers=HEADERS, content_type="application/json")
 
 
 def page(status: int, message: str) -> web.Response:

@@ -10,8 +10,6 @@ import asyncio
 import base64
 import contextlib
 import functools
-import json
-from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
@@ -39,7 +37,6 @@ from localcloud.storage.content import concatenate
 
 MAX_PAGE = 1000
 MAX_SOURCES = 32  # of one compose
-REWRITE_PART = 256 << 20  # bytes that one call copies from one location or storage class to another
 
 
 def handlers(cloud: "Cloud") -> dict[str, "Handler"]:
@@ -108,7 +105,7 @@ async def patch(cloud: "Cloud", call: "Call") -> dict:
     """Change the fields that the body names; null removes one. `metadata` is merged key by key."""
     resource, body = find_object(cloud, call), call.body or {}
     check_request(call, resource)
-    check_supported(cloud, call, body)
+    check_supported(call, body)
     check_identity(body, named(resource))
     old = dict(resource)
     for key in WRITABLE & set(body):
@@ -154,7 +151,9 @@ async def compose(cloud: "Cloud", call: "Call") -> dict:
     check_name(name)
     check_identity(body.get("destination") or {}, named({"bucket": bucket, "name": name}))
     check_identity(body, {"kind": "storage#composeRequest"})
-    check_supported(cloud, call, body.get("destination") or {})
+    check_supported(call, body.get("destination") or {})
+    if body.get("deleteSourceObjects"):
+        raise ApiError(501, "notImplemented", "The embedded cloud keeps what it composes")
     wanted = body["sourceObjects"]
     if not 1 <= len(wanted) <= MAX_SOURCES:
         count = len(wanted)
@@ -173,16 +172,11 @@ async def compose(cloud: "Cloud", call: "Call") -> dict:
         if expected is not None:
             check_conditions({"ifGenerationMatch": int(expected)}, source)
         sources.append(source)
-    longer = storage.continued(sources[0]) if wanted[0]["name"] == name else None
-    content = longer or storage.new_content()
+    content = storage.new_content()
     content.md5 = None  # composed objects have none
     try:
         with contextlib.ExitStack() as opened:
-            rest = sources[1:] if longer else sources
-            files = [
-                (opened.enter_context(storage.open_content(each)), int(each["size"]))
-                for each in rest
-            ]
+            files = [opened.enter_context(storage.open_content(each)) for each in sources]
             await asyncio.to_thread(concatenate, files, content)
         check_request(call, storage.find(bucket, name))  # again: copying took its time
         check_rate(cloud, bucket, name)
@@ -196,90 +190,34 @@ async def compose(cloud: "Cloud", call: "Call") -> dict:
     resource.update(content.hashes())
     resource["componentCount"] = sum(source.get("componentCount", 1) for source in sources)
     composed = storage.commit(bucket, resource, content)
-    if body.get("deleteSourceObjects"):
-        for source in sources:
-            if storage.find(bucket, source["name"]) == source:
-                storage.delete(source)
     return present(composed, origin(call))
 
 
-def written_fields(body: dict, source: dict) -> dict:
-    """Metadata of a new object made from others: as the body says, or as the source's if it says
-    nothing.
-    """
-    fields = body if WRITABLE & set(body) else source
-    return {"storageClass": source["storageClass"], **written(fields)}
-
-
-def copy_object(
-    cloud: "Cloud", call: "Call", is_done: Callable[[dict, dict], bool] = lambda old, new: True
-) -> dict:
-    """What copy, rewrite and move share; returns the new object's resource. Takes no time: see
-    `copy`.
-
-    Nothing is made unless `is_done` says, of the source and what is to become of it, that all is
-    copied.
-    """
+async def rewrite(cloud: "Cloud", call: "Call") -> dict:
+    """Copy an object in one go. Takes no time: see `copy`."""
     params, body = call.params, call.body or {}
-    source_bucket = params.get("sourceBucket") or params["bucket"]
-    bucket, name = params.get("destinationBucket") or params["bucket"], params["destinationObject"]
-    find_bucket(cloud, call, bucket)
+    bucket, name = params["destinationBucket"], params["destinationObject"]
+    place = find_bucket(cloud, call, bucket)
     check_name(name)
-    check_supported(cloud, call, body, bucket)
+    check_supported(call, body)
     source = find_object(
-        cloud, call, source_bucket, params["sourceObject"], params.get("sourceGeneration")
+        cloud, call, params["sourceBucket"], params["sourceObject"], params.get("sourceGeneration")
     )
     check_conditions(params, source, prefix="ifSource")
     check_request(call, cloud.storage.find(bucket, name))
-    new = {**written_fields(body, source), "bucket": bucket, "name": name}
-    if not is_done(source, new):
-        return source
+    # As the body says, or as the source's if it says nothing.
+    fields = written(body if WRITABLE & set(body) else source)
+    new = {"storageClass": source["storageClass"], **fields, "bucket": bucket, "name": name}
+    origin_of = find_bucket(cloud, call, source["bucket"])
+    if (place["location"], new["storageClass"]) != (origin_of["location"], source["storageClass"]):
+        text = "The embedded cloud copies within one location and storage class alone"
+        raise ApiError(501, "notImplemented", text)
     check_rate(cloud, bucket, name)
-    return cloud.storage.copy(source, bucket, new)
-
-
-async def rewrite(cloud: "Cloud", call: "Call") -> dict:
-    """Copy in one go, but from one location or storage class to another a part at a time, by
-    `rewriteToken`.
-    """
-    params, sent = call.params, call.params.get("rewriteToken")
-    part = params.get("maxBytesRewrittenPerCall", REWRITE_PART)
-    if part < 1 << 20 or part % (1 << 20):
-        raise ApiError(
-            400, "invalid", "maxBytesRewrittenPerCall must be a positive multiple of 1048576."
-        )
-    rewritten, token = 0, ""
-
-    def is_done(old: dict, new: dict) -> bool:
-        nonlocal rewritten, token
-        places = {
-            (cloud.storage.bucket(each["bucket"]) or {}).get("location") for each in (old, new)
-        }
-        whole = len(places) == 1 and old["storageClass"] == new["storageClass"]
-        what = [old["bucket"], old["name"], old["generation"], new["bucket"], new["name"], part]
-        earlier = read_rewrite_token(sent, what) if sent else 0
-        rewritten = int(old["size"]) if whole else min(earlier + part, int(old["size"]))
-        token = base64.urlsafe_b64encode(json.dumps([*what, rewritten]).encode()).decode()
-        return rewritten == int(old["size"])
-
-    resource = copy_object(cloud, call, is_done)
-    size = resource["size"]
-    answer = {
+    made = cloud.storage.copy(source, bucket, new)
+    return {
         "kind": "storage#rewriteResponse",
-        "totalBytesRewritten": str(rewritten),
-        "objectSize": size,
+        "totalBytesRewritten": made["size"],
+        "objectSize": made["size"],
+        "done": True,
+        "resource": present(made, origin(call)),
     }
-    if rewritten < int(size):
-        return {**answer, "done": False, "rewriteToken": token}
-    return {**answer, "done": True, "resource": present(resource, origin(call))}
-
-
-def read_rewrite_token(token: str, what: list) -> int:
-    """How many bytes earlier calls copied; 400 for a token that is of another rewrite, or of none."""
-    try:
-        *meant, rewritten = json.loads(base64.urlsafe_b64decode(token))
-    except ValueError:
-        meant, rewritten = [], 0
-    if meant != what:
-        raise ApiError(400, "invalid", "The rewriteToken does not match the request.")
-    return rewritten

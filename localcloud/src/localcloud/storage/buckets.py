@@ -8,8 +8,6 @@ from localcloud.compute.checks import check_labels
 from localcloud.errors import ApiError
 from localcloud.locations import DUAL_REGIONS, MULTI_REGIONS, REGIONS
 from localcloud.storage.checks import (
-    check_acl,
-    check_identity,
     check_request,
     check_storage_class,
     etag,
@@ -25,7 +23,6 @@ KEPT = (
     "storageClass",
     "iamConfiguration",
     "softDeletePolicy",
-    "rpo",
 )
 # Settings that can only be off here, with the field that turns them on; "": any value does.
 OFF = {
@@ -39,7 +36,7 @@ OFF = {
         ("retentionPolicy", "objectRetention", "defaultEventBasedHold", "encryption", "logging"), ""
     ),
     **dict.fromkeys(("ipFilter", "customPlacementConfig", "acl", "defaultObjectAcl"), ""),
-    **dict.fromkeys(("lifecycle", "cors", "website"), ""),
+    **dict.fromkeys(("lifecycle", "cors", "website", "rpo"), ""),
 }
 
 
@@ -65,11 +62,9 @@ async def insert_bucket(cloud: "Cloud", call: "Call") -> dict:
     body, project = call.body or {}, check_project(cloud, call)
     name = body["name"]
     check_bucket_name(name)
-    check_lists(call, {})
-    if call.params.get("enableObjectRetention"):
-        raise ApiError(
-            501, "notImplemented", "The embedded cloud's buckets have no objectRetention"
-        )
+    for key in ("enableObjectRetention", "predefinedAcl", "predefinedDefaultObjectAcl"):
+        if call.params.get(key):
+            raise ApiError(501, "notImplemented", f"The embedded cloud's buckets have no {key}")
     owner = cloud.storage.bucket(name)
     if owner and owner["project"] == project:
         raise ApiError(
@@ -100,10 +95,7 @@ async def insert_bucket(cloud: "Cloud", call: "Call") -> dict:
         "iamConfiguration": {},
         "softDeletePolicy": {"retentionDurationSeconds": SOFT_DELETE_SECONDS},
     }
-    if location in MULTI_REGIONS | DUAL_REGIONS:
-        bucket["rpo"] = "DEFAULT"
-    check_place(body, bucket)
-    merge_bucket(bucket, body)
+    fill_bucket(bucket, body)
     cloud.storage.put_bucket(bucket)
     return present_bucket(bucket, origin(call))
 
@@ -111,32 +103,6 @@ async def insert_bucket(cloud: "Cloud", call: "Call") -> dict:
 async def get_bucket(cloud: "Cloud", call: "Call") -> dict:
     bucket = find_bucket(cloud, call)
     check_request(call, bucket, reading=True)
-    return present_bucket(bucket, origin(call))
-
-
-async def patch_bucket(cloud: "Cloud", call: "Call") -> dict:
-    bucket = find_bucket(cloud, call)
-    check_request(call, bucket)
-    check_place(call.body or {}, bucket)
-    check_lists(call, bucket["iamConfiguration"])
-    return change_bucket(cloud, call, bucket)
-
-
-def check_place(body: dict, bucket: dict) -> None:
-    """Refuse to move or rename a bucket, which nothing can."""
-    location = str(body.get("location") or bucket["location"]).upper()
-    true = {key: bucket[key] for key in ("name", "projectNumber", "locationType")}
-    check_identity(
-        {**body, "location": location},
-        {**true, "location": bucket["location"], "kind": "storage#bucket"},
-    )
-
-
-def change_bucket(cloud: "Cloud", call: "Call", bucket: dict) -> dict:
-    merge_bucket(bucket, call.body or {})
-    bucket["metageneration"] = str(int(bucket["metageneration"]) + 1)
-    bucket["updated"] = timestamp(cloud.storage.next_generation())
-    cloud.storage.put_bucket(bucket)
     return present_bucket(bucket, origin(call))
 
 
@@ -209,30 +175,19 @@ def location_type(location: str) -> str:
     raise ApiError(400, "invalid", "The specified location constraint is not valid.")
 
 
-def merge_bucket(bucket: dict, body: dict) -> None:
-    """Apply a patch to a bucket and fill in what follows from it; what is not kept is refused or
-    the server's own.
+def fill_bucket(bucket: dict, body: dict) -> None:
+    """Keep what the body of a new bucket says, and fill in what follows from it; what is not kept is
+    refused or the server's own.
     """
     for key, switch in OFF.items():
         if is_on(body.get(key), switch):
             raise ApiError(501, "notImplemented", f"The embedded cloud's buckets have no {key}")
     check_storage_class(body)
-    check_class_of_place(bucket, body.get("storageClass"))
-    merge(bucket, {key: value for key, value in body.items() if key in KEPT or OFF.get(key)})
+    bucket.update({key: body[key] for key in KEPT if body.get(key)})
     check_labels(bucket.get("labels", {}))
-    if bucket.get("rpo", "DEFAULT") not in ("DEFAULT", "ASYNC_TURBO"):
-        raise ApiError(400, "invalid", f"Invalid rpo: {bucket['rpo']}")
-    if bucket.get("rpo") == "ASYNC_TURBO" and bucket["locationType"] != "dual-region":
-        raise ApiError(
-            400, "invalid", "Turbo replication is only supported for dual-region buckets."
-        )
-    access = bucket.setdefault("iamConfiguration", {})
-    # Two names for one setting; the newer one wins, unless the request speaks only of the older
-    # one.
-    asked = body.get("iamConfiguration") or {}
-    older = asked.get("bucketPolicyOnly") if "uniformBucketLevelAccess" not in asked else None
-    uniform = older or access.get("uniformBucketLevelAccess") or {"enabled": False}
-    access["uniformBucketLevelAccess"] = access["bucketPolicyOnly"] = uniform
+    access = bucket["iamConfiguration"]
+    uniform = access.setdefault("uniformBucketLevelAccess", {"enabled": False})
+    access["bucketPolicyOnly"] = uniform  # its older name
     if access.setdefault("publicAccessPrevention", "inherited") not in (
         "inherited",
         "enforced",
@@ -241,23 +196,12 @@ def merge_bucket(bucket: dict, body: dict) -> None:
         raise ApiError(
             400, "invalid", f"Invalid publicAccessPrevention: {access['publicAccessPrevention']}"
         )
-    soft = bucket.setdefault("softDeletePolicy", {"retentionDurationSeconds": SOFT_DELETE_SECONDS})
+    soft = bucket["softDeletePolicy"]
     soft.setdefault("effectiveTime", bucket["timeCreated"])
     # clients may send an int64 as a number; answers hold text
     if "retentionDurationSeconds" in soft:
         check_soft_delete(int(soft["retentionDurationSeconds"]))
         soft["retentionDurationSeconds"] = str(soft["retentionDurationSeconds"])
-
-
-def check_class_of_place(bucket: dict, storage_class: str | None) -> None:
-    """Refuse the old classes of storage that name another kind of place."""
-    only = {"REGIONAL": "region", "MULTI_REGIONAL": "multi-region"}.get(storage_class or "")
-    if only and bucket["locationType"] != only:
-        message = (
-            f"Project {bucket['projectNumber']} may not create storageClass {storage_class} buckets "
-            f"with locationConstraint {bucket['location']}."
-        )
-        raise ApiError(400, "invalid", message)
 
 
 def check_soft_delete(seconds: int) -> None:
@@ -266,38 +210,10 @@ def check_soft_delete(seconds: int) -> None:
         raise ApiError(400, "invalid", message)
 
 
-def check_lists(call: "Call", access: dict) -> None:
-    """Refuse predefined access lists where access to the bucket is uniform, or would be then, and
-    those that would open something.
-    """
-    access = {**access, **((call.body or {}).get("iamConfiguration") or {})}
-    uniform = access.get("uniformBucketLevelAccess") or access.get("bucketPolicyOnly") or {}
-    asked = call.params.get("predefinedAcl") or call.params.get("predefinedDefaultObjectAcl")
-    if asked and uniform.get("enabled"):
-        message = (
-            "Cannot use ACL API to set bucket policy when uniform bucket-level access is enabled."
-        )
-        raise ApiError(400, "invalid", message)
-    check_acl(call.params.get("predefinedAcl"), access)
-    check_acl(call.params.get("predefinedDefaultObjectAcl"), access)
-
-
 def is_on(value: Any, switch: str) -> bool:
     if isinstance(value, dict):
         return bool(value.get(switch) if switch else any(value.values()))
     return bool(value)
-
-
-def merge(target: dict, patch: dict) -> None:
-    """JSON merge patch (RFC 7396), in place."""
-    for key, value in patch.items():
-        if value is None:
-            target.pop(key, None)
-        elif isinstance(value, dict):
-            target[key] = dict(target[key]) if isinstance(target.get(key), dict) else {}
-            merge(target[key], value)
-        else:
-            target[key] = value
 
 
 def present_bucket(bucket: dict, base: str) -> dict:
@@ -317,7 +233,6 @@ TABLE = {
     "storage.buckets.list": list_buckets,
     "storage.buckets.insert": insert_bucket,
     "storage.buckets.get": get_bucket,
-    "storage.buckets.patch": patch_bucket,
     "storage.buckets.delete": delete_bucket,
     "storage.buckets.getStorageLayout": get_storage_layout,
 }

@@ -47,12 +47,10 @@ REFUSED = {
     "eventBasedHold",
     "retention",
     "acl",
+    "predefinedAcl",
+    "destinationPredefinedAcl",
 }
-PRIVATE_ACLS = ("private", "projectPrivate", "bucketOwnerFullControl", "bucketOwnerRead")
 MAX_CUSTOM = 8 << 10  # bytes of all keys and values of an object's custom metadata
-NOT_PUBLIC = (
-    "allUsers and allAuthenticatedUsers are not allowed since public access prevention is enforced."
-)
 
 
 def origin(call: "Call") -> str:
@@ -169,25 +167,10 @@ def check_conditions(
 
 
 def check_request(call: "Call", current: dict | None, reading: bool = False) -> None:
-    """The same for all that a request says: its parameters, and the headers If-Match and
-    If-None-Match.
-    """
+    """The same for all that a request says."""
     check_conditions(call.params, current, reading=reading)
-    for header in ("If-Match", "If-None-Match"):
-        if header not in call.headers:
-            continue
-        tags = [
-            tag.strip().removeprefix("W/").strip('"') for tag in call.headers[header].split(",")
-        ]
-        matches = current is not None and ("*" in tags or etag(current) in tags)
-        if matches != (header == "If-Match"):
-            if reading and matches:
-                raise ApiError(304, "notModified", "Not Modified")
-            raise ApiError(
-                412,
-                "conditionNotMet",
-                "At least one of the pre-conditions you specified did not hold.",
-            )
+    if {"If-Match", "If-None-Match"} & {*call.headers}:
+        raise ApiError(501, "notImplemented", "The embedded cloud has no conditions by etag")
 
 
 def check_rate(cloud: "Cloud", bucket: str, name: str) -> None:
@@ -202,18 +185,6 @@ def check_rate(cloud: "Cloud", bucket: str, name: str) -> None:
         )
 
 
-def check_acl(acl: str | None, access: dict) -> None:
-    """Refuse an access list that would open something, `access` being the bucket's
-    iamConfiguration.
-    """
-    if acl and acl not in PRIVATE_ACLS:
-        if access.get("publicAccessPrevention") == "enforced" and acl.startswith(
-            ("public", "authenticated")
-        ):
-            raise ApiError(412, "conditionNotMet", f"The access controls for {NOT_PUBLIC}")
-        raise ApiError(501, "notImplemented", f"The embedded cloud keeps no access lists ({acl})")
-
-
 def check_name(name: str) -> None:
     """Raise 400 for a name that https://cloud.google.com/storage/docs/objects#naming forbids."""
     try:
@@ -226,26 +197,12 @@ def check_name(name: str) -> None:
         raise ApiError(400, "invalid", f"Invalid object name: {name[:80]!r}")
 
 
-def check_supported(cloud: "Cloud", call: "Call", body: dict, bucket: str | None = None) -> None:
+def check_supported(call: "Call", body: dict) -> None:
     """Refuse what would otherwise be dropped in silence."""
     check_storage_class(body)
-    params = call.params
-    bucket = bucket or params.get("bucket") or params.get("destinationBucket", "")
-    access = (cloud.storage.bucket(bucket) or {}).get("iamConfiguration", {})
-    legacy = (
-        body.get("acl") or params.get("predefinedAcl") or params.get("destinationPredefinedAcl")
-    )
-    if legacy and access.get("uniformBucketLevelAccess", {}).get("enabled"):
-        raise ApiError(
-            400,
-            "invalid",
-            "Cannot insert legacy ACL for an object when uniform bucket-level access is enabled. Read more "
-            "at https://cloud.google.com/storage/docs/uniform-bucket-level-access",
-        )
     for key in REFUSED:
-        if body.get(key):
+        if body.get(key) or call.params.get(key):
             raise ApiError(501, "notImplemented", f"The embedded cloud has no {key}")
-    check_acl(params.get("predefinedAcl") or params.get("destinationPredefinedAcl"), access)
 
 
 def check_identity(body: dict, true: dict[str, Any]) -> None:

@@ -75,10 +75,8 @@ def reread(path: Path) -> Content:
     return content
 
 
-def concatenate(sources: Iterable[tuple[BinaryIO, int]], content: Content) -> None:
-    """Append so many bytes of each source to `content`, a block at a time, and close them."""
-    for source, size in sources:
-        with source:
-            while size and (data := source.read(min(size, BLOCK))):
-                content.write(data)
-                size -= len(data)
+def concatenate(sources: Iterable[BinaryIO], content: Content) -> None:
+    """Append what each source holds to `content`, a block at a time."""
+    for source in sources:
+        while data := source.read(BLOCK):
+            content.write(data)

@@ -7,9 +7,9 @@ Not covered: policies of single objects and of managed folders.
 from localcloud.call import Call, Cloud
 from localcloud.errors import ApiError
 from localcloud.identity.iam import is_stale, shown
-from localcloud.identity.permissions import PUBLIC, allowed, is_private
+from localcloud.identity.permissions import allowed
 from localcloud.identity.roles import exists
-from localcloud.storage.checks import NOT_PUBLIC, find_bucket, policy_of
+from localcloud.storage.checks import find_bucket, policy_of
 
 
 async def get_iam_policy(cloud: "Cloud", call: "Call") -> dict:
@@ -24,11 +24,6 @@ async def set_iam_policy(cloud: "Cloud", call: "Call") -> dict:
         raise ApiError(
             412, "conditionNotMet", "The policy has changed since it was read: wrong etag"
         )
-    members = {
-        member for binding in body.get("bindings") or [] for member in binding.get("members") or []
-    }
-    if is_private(bucket) and members & PUBLIC:
-        raise ApiError(412, "conditionNotMet", f"The member bindings {NOT_PUBLIC}")
     resource = f"projects/{bucket['project']}/buckets/{bucket['name']}"
     bindings = cloud.iam.checked(resource, body)
     cloud.iam.note(resource, policy_of(cloud, bucket)["bindings"], bindings)

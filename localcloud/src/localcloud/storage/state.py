@@ -2,9 +2,7 @@
 
     <folder>/index.sqlite3            buckets, objects' metadata, upload sessions (WAL: survives
     kill -9)
-    <folder>/content/<xx>/<generation>  one file per object, of which its first bytes count, as many
-    as the object has;
-                                      a generation is never used twice
+    <folder>/content/<xx>/<generation>  one file per object; a generation is never used twice
     <folder>/uploads/<id>             content that is still arriving
 
 An object exists from the moment its row is committed, which happens after its complete content was
@@ -16,7 +14,6 @@ Not covered: object versions, soft delete, retention, holds, encryption keys, li
 fsync.
 """
 
-import base64
 import contextlib
 import json
 import math
@@ -152,13 +149,6 @@ class Storage:
         (policy,) = self.db.execute("SELECT policy FROM buckets WHERE name=?", (bucket,)).fetchone()
         return json.loads(policy) if policy else None
 
-    def policies(self) -> dict[str, dict]:
-        """The policies that were set, by bucket."""
-        rows = self.db.execute(
-            "SELECT name, policy FROM buckets WHERE policy IS NOT NULL"
-        ).fetchall()
-        return {name: json.loads(policy) for name, policy in rows}
-
     def set_policy(self, bucket: str, policy: dict) -> None:
         self.db.execute("UPDATE buckets SET policy=? WHERE name=?", (json.dumps(policy), bucket))
 
@@ -182,22 +172,6 @@ class Storage:
     def new_content(self) -> Content:
         """Return an empty file for content that comes in one request."""
         return Content(self.folder / "uploads" / f"once-{uuid.uuid4().hex}")
-
-    def continued(self, resource: dict) -> Content | None:
-        """An object's content as the beginning of a longer one that is to replace it, without
-        copying; None if it must.
-
-        Both are one file. One that has two names grows already, or is a copy's, too.
-        """
-        original, content = self.path(resource["generation"]), self.new_content()
-        # is read to the file's end
-        if original.stat().st_nlink > 1 or resource.get("contentEncoding") == "gzip":
-            return None
-        os.link(original, content.path)
-        content.size = int(resource["size"])
-        content.crc = int.from_bytes(base64.b64decode(resource["crc32c"]), "big")
-        os.truncate(content.path, content.size)  # without what a killed process appended
-        return content
 
     def commit(
         self, bucket: str, resource: dict, content: Content, upload: str | None = None

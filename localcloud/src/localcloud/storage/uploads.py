@@ -112,7 +112,7 @@ def new_resource(cloud: "Cloud", call: "Call", metadata: dict) -> dict:
     if not name:
         raise ApiError(400, "required", "Required parameter: name")
     check_name(name)
-    check_supported(cloud, call, metadata)
+    check_supported(call, metadata)
     bucket, current = (
         cloud.storage.bucket(call.params["bucket"]) or {},
         cloud.storage.find(call.params["bucket"], name),

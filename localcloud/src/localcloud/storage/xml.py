@@ -1,8 +1,7 @@
 """Cloud Storage's XML API, as far as obstore goes: objects are read and written whole by their names,
 /BUCKET/OBJECT.
 
-Each request is one of the JSON API in other words. A reader who says not who he is gets 403, but
-for a bucket that everybody may read; one with a token that is none gets 401.
+Each request is one of the JSON API in other words.
 
 Not covered: buckets, lists, copies, deletion, uploads in parts, access lists, signed URLs, HMAC keys.
 """
@@ -36,15 +35,8 @@ CODES = {
 }
 # Headers of writes that mean what is not served.
 UNSERVED = ("x-goog-acl", "x-goog-storage-class", "x-goog-copy-source", "content-md5", "x-amz-")
-CONDITIONS = {
-    "x-goog-if-generation-match": "ifGenerationMatch",
-    "x-goog-if-metageneration-match": "ifMetagenerationMatch",
-}
+CONDITIONS = {"x-goog-if-generation-match": "ifGenerationMatch"}
 NO_BUCKET = ("NoSuchBucket", "The specified bucket does not exist.")
-ANONYMOUS = (
-    "Anonymous caller does not have storage.objects.get access to the Google Cloud Storage object. "
-)
-ANONYMOUS += "Permission 'storage.objects.get' denied on resource (or it may not exist)."
 
 
 def named(verb: str, path: str, services: tuple[str, ...]) -> dict[str, str] | None:
@@ -134,11 +126,6 @@ def refusal(error: ApiError) -> web.Response:
     """An error as the XML API writes it."""
     if error.status < 400:
         return web.Response(status=error.status)
-    error = (
-        ApiError(403, "forbidden", ANONYMOUS)
-        if error.reason == "required" and error.status == 401
-        else error
-    )
     code, message = CODES.get(
         error.status, ("InternalError", "We encountered an internal error. Please try again.")
     )
