@@ -60,7 +60,7 @@ class Cloud:
 
     folder: Path
     port: int
-    projects: dict[str, dict]  # id -> {"number": "123...", "access": True}
+    projects: dict[str, dict]  # id -> {"number": "123..."}
     tokens: Tokens
     storage: Storage
     secrets: Secrets
@@ -80,9 +80,9 @@ class Cloud:
         write_private(self.folder / "projects.json", self.projects)
 
     def project_named(self, name: str) -> str | None:
-        """The id of the project with this id or number; None if there is none, or no access to it."""
+        """The id of the project with this id or number; None if there is none."""
         for project, entry in self.projects.items():
-            if name in (project, entry["number"]) and entry["access"]:
+            if name in (project, entry["number"]):
                 return project
         return None
 
@@ -94,16 +94,8 @@ class Cloud:
             raise ApiError(403, "forbidden", refusal)
         return "/".join(["projects", found, *rest])
 
-    def add_project(self, project: str, access: bool = True) -> None:
-        """Add a project, or change whether principals of this cloud may use it."""
-        number = self.projects.get(project, {}).get("number") or str(
-            100_000_000_001 + len(self.projects)
-        )
-        self.projects[project] = {
-            **self.projects.get(project, {}),
-            "number": number,
-            "access": access,
-        }
+    def add_project(self, project: str) -> None:
+        self.projects[project] = {"number": str(100_000_000_001 + len(self.projects))}
         self.save_projects()
 
 

@@ -1,5 +1,5 @@
-"""The `/_berg/` routes of tests and demonstrations: faults, the request log, projects, tokens,
-trouble for machines.
+"""The `/_berg/` routes of tests and demonstrations: faults, the request log, tokens, trouble for
+machines.
 
 Bodies and answers are JSON objects; the server adds the token check.
 """
@@ -35,7 +35,6 @@ def routes(cloud: Cloud) -> list[web.RouteDef]:
         ("DELETE", "/_berg/faults", clear_faults),
         ("GET", "/_berg/requests", list_requests),
         ("DELETE", "/_berg/requests", clear_requests),
-        ("POST", "/_berg/projects", add_project),
         ("POST", "/_berg/tokens/expire", expire_tokens),
         ("POST", "/_berg/quotas", set_quota),
         ("POST", "/_berg/stockout", set_stockout),
@@ -86,13 +85,6 @@ async def list_requests(cloud: Cloud, name: str, body: dict) -> dict:
 async def clear_requests(cloud: Cloud, name: str, body: dict) -> dict:
     cloud.requests.clear()
     return cloud.requests.describe()
-
-
-async def add_project(cloud: Cloud, name: str, body: dict) -> dict:
-    if not isinstance(body.get("project"), str):
-        raise ApiError(400, "invalid", 'Needs {"project": id, "access": true|false}')
-    cloud.add_project(body["project"], bool(body.get("access", True)))
-    return {"projects": cloud.projects}
 
 
 async def expire_tokens(cloud: Cloud, name: str, body: dict) -> dict:

@@ -99,7 +99,11 @@ async def do_by_name(
     """Answer a write or a list of the XML API, as above; return the method that does it, too."""
     wanted = xml.asked(request.method, path, query, request.headers, bucket)
     if wanted is None:
-        return UNKNOWN, refuse_by_name(request, bucket, path)
+        refusal = ApiError(404, "notFound", xml.NO_BUCKET[1])
+        if request.app[CLOUD].storage.bucket(bucket) is not None:
+            text = f"This {request.method} is not served by the embedded cloud's XML API"
+            refusal = ApiError(501, "notImplemented", text)
+        return UNKNOWN, xml.refusal(refusal)
     method = schema.load("storage").methods[wanted.method]
     try:
         found = await call_method(
@@ -117,24 +121,11 @@ async def do_by_name(
         return wanted.method, web.Response(status=499)
 
 
-def refuse_by_name(request: web.Request, bucket: str, path: str) -> web.Response:
-    """Answer a request of the XML API that is not served here."""
-    try:
-        authenticate(request.app[CLOUD], request.headers)
-        made = request.method == "PUT" and path.strip("/") == bucket
-        if not made and request.app[CLOUD].storage.bucket(bucket) is None:
-            raise ApiError(404, "notFound", xml.NO_BUCKET[1])
-        text = f"{request.method} is not served by the embedded cloud's XML API"
-        raise ApiError(501, "notImplemented", text)
-    except ApiError as error:
-        return xml.refusal(error)
-
-
 def find_method(verb: str, path: str, query: str) -> tuple[schema.Method, dict[str, str]] | None:
     """Return the method and path parameters of a raw path under any prefix; None if there is none."""
     for prefix in STORAGE_PREFIXES:
         if path.startswith(prefix):
-            if "upload_id=" in query and verb in ("PUT", "DELETE"):
+            if "upload_id=" in query and verb == "PUT":
                 verb = "POST"  # the session of an upload belongs to the insert that began it
             found = schema.match(schema.load("storage"), verb, path[len(prefix) :])
             # Only media travels under these prefixes.

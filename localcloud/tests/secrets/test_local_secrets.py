@@ -47,23 +47,6 @@ def error(answer):
     return answer.status_code, found["status"], found["message"]
 
 
-def test_lists_are_filtered_and_paged(api):
-    for name in ("page-a", "page-b", "page-c"):
-        api.create(name, labels={"set": "pages"} if name != "page-b" else {})
-    names = lambda answer: [row["name"].rpartition("/")[2] for row in answer["secrets"]]
-    found = api("GET", "", filter="labels.set=pages").json()
-    assert names(found) == ["page-c", "page-a"] and "totalSize" not in found
-    first = api("GET", "", pageSize=2, filter="name:page-").json()
-    second = api(
-        "GET", "", pageSize=2, filter="name:page-", pageToken=first["nextPageToken"]
-    ).json()
-    assert (
-        names(first) == ["page-c", "page-b"]
-        and names(second) == ["page-a"]
-        and "nextPageToken" not in second
-    )
-
-
 def test_a_payload_lies_in_private_files_alone_and_in_no_log(api):
     api.create("hidden")
     encoded = base64.b64encode(PAYLOAD).decode()

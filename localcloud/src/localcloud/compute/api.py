@@ -113,7 +113,7 @@ async def _checked(cloud: Cloud, counted: rates.Rates, handler: Callable, call: 
     if known is None and project not in catalog.IMAGES:
         raise not_found(f"projects/{project}")
     public = known is None and call.method in PUBLIC
-    if not public and not (known and known["access"]):
+    if not public and not known:
         raise ApiError(
             403, "forbidden", f"Required '{call.method}' permission for 'projects/{project}'"
         )

@@ -1,5 +1,4 @@
-"""Compute Engine's lists, plain and aggregated, with `filter`, `maxResults` and `pageToken`; those
-of newer APIs.
+"""Compute Engine's lists, plain and aggregated, with `filter`, `maxResults` and `pageToken`.
 
 Both filter languages: `labels.berg=1 AND (status=RUNNING OR name:web*)` and the older `name eq
 "web-.*"`, with AND, OR, parentheses and terms side by side. Not covered: NOT, comparisons of numbers,
@@ -72,18 +71,6 @@ def empty_scope(scope: str) -> dict:
     message = f"There are no results for scope '{scope}' on this page."
     data = [{"key": "scope", "value": scope}]
     return {"warning": {"code": "NO_RESULTS_ON_PAGE", "message": message, "data": data}}
-
-
-def resources(params: dict, kind: str, rows: list[dict], size: int) -> dict:
-    """One page of a list of the newer APIs, which say `pageSize` and have no kind; `size` is their
-    default.
-    """
-    if int(params.get("pageSize") or 0) < 0:
-        raise ApiError(400, "invalid", f"The page size must not be negative: {params['pageSize']}.")
-    wanted = list(filter(matches(params.get("filter")), rows))
-    paged = {**params, "filter": "", "maxResults": params.get("pageSize") or size}
-    kept, token = page(wanted, paged)
-    return {**({kind: kept} if kept else {}), **({"nextPageToken": token} if token else {})}
 
 
 def page(rows: list[dict], params: dict) -> tuple[list[dict], str | None]:

@@ -1,7 +1,7 @@
 """Resource policies: those for workloads, which say what topology of TPUs the machines of a group
-form, and those for placement, which are kept and shown, and place nothing.
+form, and those for placement close together, which are kept and shown, and place nothing.
 
-Not covered: snapshot schedules, maintenance policies, distances; all of them are refused with 501.
+Not covered: snapshot schedules, maintenance policies, machines apart, distances; all of them are refused with 501.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from localcloud.compute.templates import change
 from localcloud.errors import ApiError
 
 TOPOLOGY = re.compile(r"[1-9][0-9]*(x[1-9][0-9]*){1,2}")  # two or three sides, none of them 0
-MOST_DOMAINS = 8  # of machines that are to be apart
 WORKLOAD = ("type", "acceleratorTopology", "acceleratorTopologyMode")
 
 
@@ -79,16 +78,12 @@ def check_workload(workload: dict) -> dict:
 
 
 def check_placement(placement: dict) -> dict:
-    """Machines close together (COLLOCATED), or apart in so many domains."""
+    """Machines close together."""
     field = "resource.groupPlacementPolicy"
-    honoured(field, placement, ("collocation", "availabilityDomainCount", "vmCount"))
-    domains = placement.get("availabilityDomainCount", 0)
-    if placement.get("collocation") != "COLLOCATED" and not domains:
+    honoured(field, placement, ("collocation",))
+    if placement.get("collocation") != "COLLOCATED":
         why = "Either collocation or availabilityDomainCount must be specified."
         raise invalid(field, "", why)
-    if domains and not 1 <= domains <= MOST_DOMAINS:
-        why = f"Must be between 1 and {MOST_DOMAINS}."
-        raise invalid(f"{field}.availabilityDomainCount", domains, why)
     return placement
 
 
@@ -101,12 +96,6 @@ def find(compute: Compute, project: str, region: str, name: str) -> dict:
     return compute.policies[project, region, name]
 
 
-async def get_policy(compute: Compute, call: Call) -> dict:
-    return find(
-        compute, call.params["project"], call.params["region"], call.params["resourcePolicy"]
-    )
-
-
 async def list_policies(compute: Compute, call: Call) -> dict:
     rows = [
         (key[1], row) for key, row in compute.policies.items() if key[0] == call.params["project"]
@@ -115,7 +104,8 @@ async def list_policies(compute: Compute, call: Call) -> dict:
 
 
 async def delete_policy(compute: Compute, call: Call) -> dict:
-    row = await get_policy(compute, call)
+    params = call.params
+    row = find(compute, params["project"], params["region"], params["resourcePolicy"])
     path = row["selfLink"].removeprefix(LINK)
     users = [each.path for each in compute.groups.values() if each.policy == row["selfLink"]]
     machines = compute.instances.values()
@@ -129,7 +119,7 @@ async def delete_policy(compute: Compute, call: Call) -> dict:
         raise ApiError(400, "resourceInUseByAnotherResource", message)
 
     def forget() -> None:
-        del compute.policies[call.params["project"], call.params["region"], row["name"]]
+        del compute.policies[params["project"], params["region"], row["name"]]
         compute.drop("policies", row["id"])
 
     return change(compute, call, "delete", path, row["id"], forget)
@@ -137,7 +127,6 @@ async def delete_policy(compute: Compute, call: Call) -> dict:
 
 HANDLERS = {
     "resourcePolicies.insert": insert_policy,
-    "resourcePolicies.get": get_policy,
     "resourcePolicies.aggregatedList": list_policies,
     "resourcePolicies.delete": delete_policy,
 }

@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import math
 import time
-from pathlib import Path
 from typing import Any
 
 from localcloud.call import Call, Cloud, Handler
@@ -50,18 +49,6 @@ ENABLED = (
     "storage-component",
 )
 KIND = "type.googleapis.com/google.api.serviceusage.v1."
-
-
-@functools.cache
-def titles() -> dict[str, str]:
-    """Every API that a project can turn on: those above, and the others whose documents are here,
-    by their names.
-    """
-    import googleapiclient
-
-    folder = Path(googleapiclient.__file__).parent / "discovery_cache/documents"
-    others = {path.name.partition(".")[0] for path in folder.glob("*.json")} - TITLES.keys()
-    return TITLES | {name: f"{name.capitalize()} API" for name in sorted(others)}
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
@@ -167,7 +154,7 @@ def named(cloud: Cloud, call: Call, parent: str) -> str:
 
 def check_known(service: str) -> str:
     short = service.removesuffix(".googleapis.com")
-    if short not in titles() or short == service:
+    if short not in TITLES or short == service:
         message = f"Not found or permission denied for service(s): {service}."
         raise ApiError(403, "forbidden", message)
     return short
@@ -177,7 +164,7 @@ def present(cloud: Cloud, project: str, service: str) -> dict:
     parent, host = f"projects/{cloud.projects[project]['number']}", f"{service}.googleapis.com"
     state = "ENABLED" if service in enabled(cloud, project) else "DISABLED"
     shown = {"name": f"{parent}/services/{host}", "parent": parent, "state": state}
-    return {**shown, "config": {"name": host, "title": titles()[service]}}
+    return {**shown, "config": {"name": host, "title": TITLES[service]}}
 
 
 async def batch_get(cloud: Cloud, call: Call) -> dict:

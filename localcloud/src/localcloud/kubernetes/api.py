@@ -72,7 +72,6 @@ def make_app(cloud: Cloud, plane: Plane) -> web.Application:
     app = web.Application(client_max_size=MAX_BODY, middlewares=[far])
     table_of_routes: list[tuple[str, str, Any]] = []
     for base in BASES:
-        # A namespace itself is an object, too: /namespaces/x is `single` of the second kind.
         for middle in ("/namespaces/{namespace}", ""):
             table_of_routes += [
                 ("*", f"{base}{middle}/{{plural}}", collection),
@@ -90,8 +89,6 @@ async def guarded(
 ) -> web.StreamResponse:
     """Answer a request and log it, whatever happens."""
     match = request.match_info
-    if match.get("plural") == "namespaces" and "name" not in match and "namespace" in match:
-        match["name"] = match["namespace"]
     method = f"kubernetes.{match.get('plural', 'about')}.{verb_of(request)}"
     try:
         owner = rbac.authenticate(cloud, request.headers.get("Authorization", ""))
@@ -180,7 +177,7 @@ def is_place_of(kind: Kind, match: Any) -> bool:
     """Whether a path leads to objects of a kind: each in its namespace, others in none."""
     if kind.namespaced:
         return "namespace" in match or "name" not in match
-    return "namespace" not in match or kind.plural == "namespaces"
+    return "namespace" not in match
 
 
 def wants_table(request: web.Request) -> bool:

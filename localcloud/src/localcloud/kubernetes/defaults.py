@@ -75,21 +75,7 @@ def fill_new_pod(body: dict) -> None:
     is_there = any(each.get("key") == GPU for each in tolerations)
     if any(int(each.get(GPU, 0)) for each in wanted) and not is_there:
         tolerations.append({"key": GPU, "operator": "Exists"})
-    body["status"] = {"phase": "Pending", "qosClass": quality_of(spec)}
-
-
-def quality_of(spec: dict) -> str:
-    """In which class of quality a pod is, by what its containers ask for."""
-    parts = [each.get("resources") or {} for each in spec["containers"]]
-    wanted = [each.get("requests") or {} for each in parts]
-    limits = [each.get("limits") or {} for each in parts]
-    best = not any(wanted) and not any(limits)
-    exact = all(
-        most.get(key) and most.get(key) == least.get(key)
-        for most, least in zip(limits, wanted, strict=True)
-        for key in ("cpu", "memory")
-    )
-    return "BestEffort" if best else "Guaranteed" if exact else "Burstable"
+    body["status"] = {"phase": "Pending"}
 
 
 def fill_job(body: dict) -> None:

@@ -31,7 +31,6 @@ ALL = (
     Kind("pods", "v1", "Pod", True, ("po",), ("log", "exec"), counted=True),
     Kind("secrets", "v1", "Secret"),
     Kind("configmaps", "v1", "ConfigMap", True, ("cm",)),
-    Kind("namespaces", "v1", "Namespace", False, ("ns",)),
     Kind("nodes", "v1", "Node", False, ("no",)),
     Kind("events", "v1", "Event", True, ("ev",)),
     Kind("jobs", "batch/v1", "Job", counted=True),
@@ -44,12 +43,11 @@ class Refusal(Exception):
     """An answer other than success, with the Status object that Kubernetes writes."""
 
     def __init__(self, code: int, reason: str, message: str, **details: Any):
-        """`empty=True` says that the details are nothing, instead of nothing of details."""
         super().__init__(message)
         self.code = code
         detail: dict[str, Any] = {"reason": reason} if reason else {}
-        about = {key: value for key, value in details.items() if value and key != "empty"}
-        if about or "empty" in details or (code, message) in GENERIC:
+        about = {key: value for key, value in details.items() if value}
+        if about or (code, message) in GENERIC:
             detail["details"] = about
         self.body = {
             **{"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"},

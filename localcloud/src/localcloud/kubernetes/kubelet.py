@@ -227,9 +227,6 @@ async def ended(plane: Plane, pod: dict, container: dict, row: dict, running: Ru
     reason = "StartError" if why else "Error" if code else "Completed"
     state: dict[str, Any] = {"exitCode": code, "reason": reason}
     state |= {"message": f"{RUNC}{why}"} if why else {}
-    message = running.folder / "rootfs/dev/termination-log"
-    if message.exists() and message.stat().st_size:
-        state["message"] = message.read_text(errors="replace")[-4096:]
     state.update(
         startedAt=running.started, finishedAt=stamp(), containerID=row.get("containerID", "")
     )

@@ -26,7 +26,7 @@ from localcloud.kubernetes.store import Store
 
 log = logging.getLogger("localcloud")
 
-NAMESPACES = ("default", "kube-system", "kube-public")
+NAMESPACE = "default"  # the only one
 # What clusters say that they are, and whose rules they have.
 VERSION = "v1.36.2-gke.1104000"
 MINOR = VERSION.split(".")[1]
@@ -50,19 +50,6 @@ def without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
     return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
-
-
-def namespace(name: str) -> dict:
-    """A namespace, as all clusters have it from the start."""
-    meta = {"name": name, "uid": str(uuid.uuid4()), "creationTimestamp": stamp()}
-    labels = {"kubernetes.io/metadata.name": name}
-    return {
-        "kind": "Namespace",
-        "apiVersion": "v1",
-        "metadata": {**meta, "labels": labels},
-        "spec": {"finalizers": ["kubernetes"]},
-        "status": {"phase": "Active"},
-    }
 
 
 @dataclass
@@ -91,9 +78,6 @@ class Plane:
             tuple[str, str], Any
         ] = {}  # (pod's uid, container) -> what kubelet.py runs
         self.kept: dict[str, asyncio.Task] = {}  # a pod's uid -> the task that runs it
-        for name in NAMESPACES:
-            if not self.store.get("namespaces", "", name):
-                self.store.put("namespaces", namespace(name), "ADDED")
 
     def in_background(self, work: Any) -> asyncio.Task:
         task = asyncio.ensure_future(work)
@@ -116,7 +100,12 @@ class Plane:
         checks.check_form(kind, body, strict)
         body = without_nulls(body)
         meta = body.setdefault("metadata", {})
-        self.check_namespace(meta, namespace)
+        if meta.setdefault("namespace", namespace) != namespace:
+            message = "the namespace of the provided object does not match the namespace sent on the request"
+            raise Refusal(400, "BadRequest", message)
+        if namespace != NAMESPACE:
+            message = f'namespaces "{namespace}" not found'
+            raise Refusal(404, "NotFound", message, name=namespace, kind="namespaces")
         asked = meta.pop("resourceVersion", None)
         meta.pop("generation", None)
         meta.update(uid=str(uuid.uuid4()), creationTimestamp=stamp())
@@ -134,14 +123,6 @@ class Plane:
         if not dry:
             self.store.put(plural, body, "ADDED")
         return body
-
-    def check_namespace(self, meta: dict, namespace: str) -> None:
-        if meta.setdefault("namespace", namespace) != namespace:
-            message = "the namespace of the provided object does not match the namespace sent on the request"
-            raise Refusal(400, "BadRequest", message)
-        if not self.store.get("namespaces", "", namespace):
-            message = f'namespaces "{namespace}" not found'
-            raise Refusal(404, "NotFound", message, name=namespace, kind="namespaces")
 
     # --- deleting
 

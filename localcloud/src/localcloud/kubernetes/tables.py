@@ -121,7 +121,6 @@ COLUMNS: dict[str, tuple[str, Callable[[dict], list]]] = {
     "events": ("Last Seen|Type|Reason|Object|Message", event_cells),
     "configmaps": ("Name|Data|Age", lambda o: [len(o.get("data") or {}), born(o)]),
     "secrets": ("Name|Type|Data|Age", lambda o: [o.get("type"), len(o.get("data") or {}), born(o)]),
-    "namespaces": ("Name|Status|Age", lambda o: [o["status"]["phase"], born(o)]),
 }
 
 

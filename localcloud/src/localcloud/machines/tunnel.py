@@ -112,12 +112,8 @@ async def reach(
     project, port = query.get("project", ""), query.get("port", "")
     if not port.isdigit() or query.get("interface") != "nic0":
         raise Refused(MALFORMED, "invalid request")
-    known = cloud.projects.get(project)
-    if (
-        not known
-        or not known["access"]
-        or not allowed(cloud, principal, PERMISSION, f"projects/{project}")
-    ):
+    is_known = project in cloud.projects
+    if not is_known or not allowed(cloud, principal, PERMISSION, f"projects/{project}"):
         raise Refused(NOT_ALLOWED, "not authorized")
     found: Instance | None = cloud.compute.instances.get(
         (project, query.get("zone", ""), query.get("instance", ""))

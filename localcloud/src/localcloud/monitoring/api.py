@@ -14,11 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 from localcloud.call import Call, Cloud, Handler
-from localcloud.compute.listing import resources
 from localcloud.errors import ApiError
 
 LAYOUTS = ("mosaicLayout", "gridLayout", "rowLayout", "columnLayout")
-MOST_SERIES, MOST_DASHBOARDS, MOST_LABELS = 200, 1000, 30
+MOST_DASHBOARDS = 1000
 MOST_COLUMNS = 48
 
 
@@ -71,10 +70,11 @@ async def create(cloud: Cloud, call: Call, name: str) -> dict:
 
 
 def keep(cloud: Cloud, call: Call, full: str, body: dict) -> dict:
+    if call.params.get("validateOnly"):
+        raise ApiError(501, "notImplemented", "The embedded cloud keeps what it checks")
     row = {key: value for key, value in body.items() if key not in ("name", "etag")}
-    if not call.params.get("validateOnly"):
-        cloud.monitoring.dashboards[full] = row
-        cloud.monitoring.save_dashboards()
+    cloud.monitoring.dashboards[full] = row
+    cloud.monitoring.save_dashboards()
     return present(cloud, full, row)
 
 
@@ -104,7 +104,9 @@ def find(cloud: Cloud, full: str) -> dict:
 async def list_dashboards(cloud: Cloud, call: Call, name: str) -> dict:
     there = cloud.monitoring.dashboards.items()
     rows = [present(cloud, full, row) for full, row in there if full.startswith(f"{name}/")]
-    return paged(call, "dashboards", rows, 1000)
+    if call.params.get("pageSize", MOST_DASHBOARDS) < len(rows):
+        raise ApiError(501, "notImplemented", "The embedded cloud lists all dashboards in one page")
+    return {"dashboards": rows} if rows else {}
 
 
 async def patch(cloud: Cloud, call: Call, name: str) -> dict:
@@ -158,9 +160,3 @@ def check_mosaic(layout: dict) -> None:
         if cells & taken:
             raise refuse(f"Field {where} overlaps another tile.")
         taken |= cells
-
-
-def paged(call: Call, kind: str, rows: list[dict], size: int) -> dict:
-    return resources(
-        {key: call.params.get(key) for key in ("pageSize", "pageToken")}, kind, rows, size
-    )

@@ -1,7 +1,7 @@
 """Handlers of the Secret Manager methods. The payload of a secret is only in answers to `access`, in no
 log.
 
-Not covered: regional secrets (projects.locations), patch, rotation, topics, version aliases,
+Not covered: lists, regional secrets (projects.locations), patch, rotation, topics, version aliases,
 delayed destruction, keys of one's own, secret types, tags.
 """
 
@@ -20,7 +20,6 @@ import google_crc32c
 
 from localcloud.call import Call, Cloud, Handler
 from localcloud.compute.checks import check_labels
-from localcloud.compute.listing import resources
 from localcloud.errors import ApiError
 from localcloud.secrets.store import Secret, timestamp
 
@@ -32,7 +31,6 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
     """Return the handler of every method that is served, by method id."""
     table = {
         "create": create,
-        "list": list_secrets,
         "delete": delete,
         "addVersion": add_version,
         "versions.access": access,
@@ -128,15 +126,6 @@ async def create(cloud: Cloud, call: Call, name: str) -> dict:
     cloud.iam.forget(secret.name)  # the policy of one of this name that is gone
     cloud.secrets.add(secret)
     return present(cloud, secret)
-
-
-async def list_secrets(cloud: Cloud, call: Call, name: str) -> dict:
-    rows = [
-        present(cloud, secret)
-        for secret in cloud.secrets.all()
-        if secret.name.startswith(f"{name}/")
-    ]
-    return resources(call.params, "secrets", rows[::-1], 25_000)
 
 
 async def delete(cloud: Cloud, call: Call, name: str) -> dict:

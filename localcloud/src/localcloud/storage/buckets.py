@@ -132,22 +132,11 @@ async def list_managed_folders(cloud: "Cloud", call: "Call") -> dict:
 
 
 def check_project(cloud: "Cloud", call: "Call") -> str:
-    """Return the id of the project that a request names by id or number; 400 or 403 if it cannot be
-    used.
-    """
-    name = call.params["project"]
-    for project, entry in cloud.projects.items():
-        if name in (project, entry["number"]):
-            if entry["access"]:
-                return project
-            permission = "list" if call.method.endswith("list") else "create"
-            raise ApiError(
-                403,
-                "forbidden",
-                f"{call.principal} does not have storage.buckets.{permission} access to the Google Cloud "
-                f"project. Permission 'storage.buckets.{permission}' denied on resource (or it may not exist).",
-            )
-    raise ApiError(400, "invalid", f"Unknown project id: {name}")
+    """Return the id of the project that a request names by id or number."""
+    project = cloud.project_named(call.params["project"])
+    if project is None:
+        raise ApiError(400, "invalid", f"Unknown project id: {call.params['project']}")
+    return project
 
 
 def check_bucket_name(name: str) -> None:

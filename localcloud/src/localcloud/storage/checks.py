@@ -78,23 +78,11 @@ def present(resource: dict, base: str) -> dict:
 
 
 def find_bucket(cloud: "Cloud", call: "Call", name: str | None = None) -> dict:
-    """Return a bucket (by default the request's); 404 if there is none, 403 without access to its
-    project.
-    """
+    """Return a bucket (by default the request's); 404 if there is none."""
     name = name or call.params["bucket"]
     bucket = cloud.storage.bucket(name)
     if bucket is None:
         raise ApiError(404, "notFound", "The specified bucket does not exist.")
-    if not cloud.projects.get(bucket["project"], {}).get("access"):
-        action = {"insert": "create", "patch": "update", "compose": "create"}
-        _, kind, method = call.method.split(".")
-        permission = f"storage.{kind}.{action.get(method, method)}"
-        raise ApiError(
-            403,
-            "forbidden",
-            f"{call.principal} does not have {permission} access to the Google Cloud Storage bucket. "
-            f"Permission '{permission}' denied on resource (or it may not exist).",
-        )
     return bucket
 
 

@@ -239,7 +239,7 @@ def announced(call: "Call") -> int | None:
 
 
 async def continue_upload(cloud: "Cloud", call: "Call") -> dict | web.StreamResponse:
-    """Take a chunk of a session, tell how far it is, or cancel it."""
+    """Take a chunk of a session, or tell how far it is."""
     id, storage = call.params["upload_id"], cloud.storage
     async with only_request_of(id, call.request):
         session = storage.upload(id)
@@ -247,9 +247,6 @@ async def continue_upload(cloud: "Cloud", call: "Call") -> dict | web.StreamResp
             raise ApiError(404, "notFound", f"No such upload session: {id}")
         if session["done"]:
             return present(session["done"], origin(call))
-        if call.request.method == "DELETE":
-            storage.drop_upload(id)
-            return web.Response(status=499, reason="Client Closed Request")
         if id not in storage.arriving:
             storage.arriving[id] = await asyncio.to_thread(
                 lambda: recover(reread(storage.upload_path(id)))
