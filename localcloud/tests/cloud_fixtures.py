@@ -42,7 +42,6 @@ USUAL = {
         "operation": 0.2,
         "give_up": 3,
         "driver_delay": 0,
-        "scale_down": 600,
     },
     **{"backoff": 0.3, "scale_retry": 1.0},
 }

@@ -6,7 +6,6 @@ Bodies and answers are JSON objects; the server adds the token check.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -113,8 +112,6 @@ async def set_stockout(cloud: Cloud, name: str, body: dict) -> dict:
         stockouts.pop(zone, None)
         if body.get("on", True):
             stockouts[zone] = body.get("left", 0)
-    if "seconds" in body:
-        asyncio.get_running_loop().call_later(float(body["seconds"]), stockouts.clear)
     return stockouts
 
 

@@ -236,7 +236,7 @@ def new_disk(
         )
         raise invalid(f"{field}.diskSizeGb", size, why)
     base = f"{LINK}projects/{project}/zones/{zone}"
-    disk = {
+    disk: dict[str, Any] = {
         "kind": "compute#disk",
         "id": number_of(f"{base}/disks/{name}"),
         "name": name,

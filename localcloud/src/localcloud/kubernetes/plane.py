@@ -41,7 +41,6 @@ class Settings:
     driver_delay: float = 0.0  # seconds until the drivers of a node's GPUs are there
     backoff: float = 10.0  # seconds before the first pod after a failed one, doubled with each
     scale_retry: float = 300.0  # seconds before the autoscaler tries again where there was no room
-    scale_down: float = 600.0  # seconds that a node may be idle
     give_up: float = 3.0  # seconds after which an operation gives up on nodes that do not come
 
 

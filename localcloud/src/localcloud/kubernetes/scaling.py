@@ -1,18 +1,17 @@
-"""The cluster autoscaler: pools from 0 nodes for pods that have none, and back when nodes are idle.
+"""The cluster autoscaler: pools from 0 nodes for pods that have none.
 
 Its events on pods are how a user hears of a shortage: TriggeredScaleUp, NotTriggerScaleUp,
 FailedScaleUp.
 
-Not covered: node auto-provisioning, moving pods together to free a node.
+Not covered: removing nodes that are idle, node auto-provisioning, moving pods together to free a node.
 """
 
 from __future__ import annotations
 
 import time
 
-from localcloud.compute.state import Instance
 from localcloud.kubernetes import nodes
-from localcloud.kubernetes.kinds import condition, is_leaving, is_over
+from localcloud.kubernetes.kinds import is_leaving, is_over
 from localcloud.kubernetes.plane import Plane
 from localcloud.kubernetes.scheduler import misfit, shortage
 
@@ -34,7 +33,6 @@ def limits(pool: dict) -> tuple[int, int] | None:
 def look(plane: Plane) -> None:
     if any(limits(pool) for pool in plane.pools):
         scale_up(plane)
-        scale_down(plane)
 
 
 def scale_up(plane: Plane) -> None:
@@ -125,36 +123,3 @@ def for_pod(plane: Plane, pod: dict) -> list[dict]:
             memory["message"] = message
             plane.event(pod, "NotTriggerScaleUp", f"pod didn't trigger scale-up: {message}", by=BY)
     return []
-
-
-def scale_down(plane: Plane) -> None:
-    """Remove nodes that have had no pods for a while."""
-    busy = {pod["spec"].get("nodeName") for pod in plane.store.all("pods") if not is_over(pod)}
-    for pool in plane.pools:
-        bounds = limits(pool)
-        if bounds is None:
-            continue
-        if pool["status"] == "STOPPING":
-            continue
-        going = plane.memory.get(f"going {pool['name']}", {"names": set()})["names"]
-        mine = [each for each in nodes.instances_of(plane, pool) if each.name not in going]
-        idle = [each for each in mine if is_idle(plane, each, each.name in busy)]
-        while idle and pool["_size"] > bounds[0]:
-            pool["_size"] -= 1
-            plane.save_pools()
-            instance = idle.pop(0)
-            if node := plane.store.get("nodes", "", instance.name):
-                plane.event(node, "ScaleDown", "node removed by cluster autoscaler", by=BY)
-            nodes.remove(plane, pool, instance)
-
-
-def is_idle(plane: Plane, instance: Instance, is_busy: bool) -> bool:
-    """Whether a node that is ready has had no pods for a while."""
-    memory = plane.memory.get(f"node {instance.name}")
-    if memory is None:
-        return False
-    if is_busy:
-        memory["idle"] = time.monotonic()
-    node = plane.store.get("nodes", "", instance.name)
-    since = time.monotonic() - memory.get("idle", memory["since"])
-    return bool(node and condition(node, "Ready") and since >= plane.settings.scale_down)
