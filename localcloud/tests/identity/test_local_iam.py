@@ -212,6 +212,18 @@ def test_a_session_once_begun_needs_no_more(api):
     assert worker.session.put(session, data=b"content").status_code == 200
 
 
+def test_basic_roles_reach_objects_through_the_policy_of_the_bucket(api):
+    email, worker = api.account()
+    bucket = api.bucket()
+    api.bind(f"serviceAccount:{email}", "roles/editor")
+    assert worker.upload(bucket, "x").status_code == 200
+    assert worker("GET", f"/storage/v1/b/{bucket}/o/x").status_code == 200
+    policy = {"bindings": [{"role": "roles/storage.admin", "members": ["user:laptop@berg.local"]}]}
+    api.ok("PUT", f"/storage/v1/b/{bucket}/iam", policy)
+    assert worker("GET", f"/storage/v1/b/{bucket}/o/x").status_code == 403
+    assert worker("GET", f"/storage/v1/b?project={PROJECT}").status_code == 200
+
+
 # --- services
 
 

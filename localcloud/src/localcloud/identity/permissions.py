@@ -9,8 +9,8 @@ https://cloud.google.com/compute/docs/reference/rest/v1,
 https://cloud.google.com/storage/docs/access-control/iam-json and
 https://cloud.google.com/secret-manager/docs/access-control.
 
-Not covered: permissions on single machines, disks and images, access lists of objects, members of buckets' policies
-by their role in the project, what creating an instance group needs in addition to the group's own permission.
+Not covered: permissions on single machines, disks and images, access lists of objects, what creating an instance
+group needs in addition to the group's own permission.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def allowed(cloud: Cloud, principal: str, permission: str, resource: str) -> boo
     elif resource != project:
         found = [*found, *cloud.iam.effective(resource, cloud.iam.bindings(resource))]
     return any(
-        f"serviceAccount:{principal}" in binding["members"]
+        is_member(cloud, principal, binding["members"])
         and grants(cloud, binding["role"], permission)
         for binding in found
     )
@@ -90,6 +90,19 @@ def bucket_bindings(cloud: Cloud, resource: str) -> list[dict]:
     if bucket is None:
         return []
     return policy_of(cloud, bucket)["bindings"]
+
+
+def is_member(cloud: Cloud, principal: str, members: list[str]) -> bool:
+    """Whether an account is a member, itself or by its basic role in a project."""
+    account = f"serviceAccount:{principal}"
+    for member in members:
+        kind, _, project = member.partition(":")
+        if kind in ("projectOwner", "projectEditor", "projectViewer"):
+            role = f"roles/{kind.removeprefix('project').lower()}"
+            for binding in cloud.iam.bindings(f"projects/{project}"):
+                if binding["role"] == role and account in binding["members"]:
+                    return True
+    return account in members
 
 
 def grants(cloud: Cloud, role: str, permission: str) -> bool:
