@@ -32,7 +32,7 @@ def seconds(ask) -> float:
 
 
 @pytest.mark.parametrize(
-    "path", ["/secretmanager/v1/projects/{}/secrets", "/storage/v1/b?project={}"]
+    "path", ["/monitoring/v1/projects/{}/dashboards", "/storage/v1/b?project={}"]
 )
 def test_every_service_is_as_far_and_a_new_connection_thrice(server, http_session, far, path):
     session = requests.Session()
