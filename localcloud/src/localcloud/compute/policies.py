@@ -96,6 +96,11 @@ def find(compute: Compute, project: str, region: str, name: str) -> dict:
     return compute.policies[project, region, name]
 
 
+async def get_policy(compute: Compute, call: Call) -> dict:
+    params = call.params
+    return find(compute, params["project"], params["region"], params["resourcePolicy"])
+
+
 async def list_policies(compute: Compute, call: Call) -> dict:
     rows = [
         (key[1], row) for key, row in compute.policies.items() if key[0] == call.params["project"]
@@ -104,8 +109,7 @@ async def list_policies(compute: Compute, call: Call) -> dict:
 
 
 async def delete_policy(compute: Compute, call: Call) -> dict:
-    params = call.params
-    row = find(compute, params["project"], params["region"], params["resourcePolicy"])
+    row = await get_policy(compute, call)
     path = row["selfLink"].removeprefix(LINK)
     users = [each.path for each in compute.groups.values() if each.policy == row["selfLink"]]
     machines = compute.instances.values()
@@ -119,7 +123,7 @@ async def delete_policy(compute: Compute, call: Call) -> dict:
         raise ApiError(400, "resourceInUseByAnotherResource", message)
 
     def forget() -> None:
-        del compute.policies[params["project"], params["region"], row["name"]]
+        del compute.policies[call.params["project"], call.params["region"], row["name"]]
         compute.drop("policies", row["id"])
 
     return change(compute, call, "delete", path, row["id"], forget)
@@ -127,6 +131,7 @@ async def delete_policy(compute: Compute, call: Call) -> dict:
 
 HANDLERS = {
     "resourcePolicies.insert": insert_policy,
+    "resourcePolicies.get": get_policy,
     "resourcePolicies.aggregatedList": list_policies,
     "resourcePolicies.delete": delete_policy,
 }
