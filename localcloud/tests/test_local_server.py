@@ -1,5 +1,5 @@
 # ruff: noqa: F811 (fixtures are imported, and arguments have their names)
-"""What all methods of the embedded cloud share: tokens, errors, batches, faults, the request log."""
+"""What all methods of the embedded cloud share: tokens, errors, faults, the request log."""
 
 import gzip
 import os
@@ -102,9 +102,8 @@ def test_bodies_that_are_too_large_or_too_deep(raw, http_session):
     url = f"{raw.server.url}/storage/v1/b?project={PROJECT}"
     large = http_session.post(url, data=b'{"name": "' + b"x" * (65 * MB) + b'"}')
     assert (large.status_code, reason(large)) == (413, "requestTooLarge")
-    batch = http_session.post(f"{raw.server.url}/batch/storage/v1", data=b"x" * (65 * MB))
     control = http_session.post(f"{raw.server.url}/_berg/faults", data=b"x" * (65 * MB))
-    assert (batch.status_code, control.status_code) == (413, 413)
+    assert control.status_code == 413
     for body in (
         "[" * 100_000,
         '{"labels":' * 100_000 + "1" + "}" * 100_000,
@@ -148,40 +147,6 @@ def test_scopes_of_tokens(raw):
     error = answer.json()["error"]
     assert (error["status"], reason(answer)) == ("PERMISSION_DENIED", "insufficientPermissions")
     assert error["details"][0]["reason"] == "ACCESS_TOKEN_SCOPE_INSUFFICIENT"
-
-
-def test_batch(raw, http_session):
-    for name in ("a/1", "b"):
-        raw.put(name)
-    parts = [
-        ("DELETE", "/o/a%2F1", ""),
-        ("DELETE", "/o/none", ""),
-        ("PATCH", "/o/b", '{"metadata": {"k": "v"}}'),
-    ]
-    lines = []
-    for number, (verb, path, body) in enumerate(parts):
-        target = f"/storage/v1/b/{raw.name}{path}"
-        lines += ["--xyz", "Content-Type: application/http", f"Content-ID: <id+{number}>", ""]
-        lines += [f"{verb} {target} HTTP/1.1", "Content-Type: application/json", "", body]
-    content = "\r\n".join([*lines, "--xyz--", ""])
-    headers = {"Content-Type": "multipart/mixed; boundary=xyz"}
-    answer = http_session.post(f"{raw.server.url}/batch/storage/v1", data=content, headers=headers)
-    assert answer.status_code == 200 and answer.headers["Content-Type"].startswith(
-        "multipart/mixed"
-    )
-    statuses = [line.split()[1] for line in answer.text.splitlines() if line.startswith("HTTP/1.1")]
-    assert statuses == ["204", "404", "200"]
-    assert "Content-ID: <response-id+2>" in answer.text
-    assert raw.names() == ["b"] and raw.get("b").json()["metadata"] == {"k": "v"}
-    many = content.replace("--xyz--", "\r\n".join(["\r\n".join(lines)] * 40) + "\r\n--xyz--")
-    assert (
-        http_session.post(
-            f"{raw.server.url}/batch/storage/v1", data=many, headers=headers
-        ).status_code
-        == 400
-    )
-    anonymous = requests.post(f"{raw.server.url}/batch/storage/v1", data=content, headers=headers)
-    assert anonymous.text.count("HTTP/1.1 401") == 3
 
 
 def test_faults(raw, http_session):

@@ -8,7 +8,7 @@ import asyncio
 import json
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,9 +38,8 @@ class Call:
     method: str  # discovery id, e.g. "compute.instances.insert"
     params: dict[str, Any]  # path and query parameters, converted (bool, int, repeated -> list)
     body: dict | None  # JSON body; None for GET and for media uploads
-    request: web.Request  # of a part of a batch: the request that carried the batch
+    request: web.Request
     principal: str  # email of the owner of the bearer token
-    headers: Mapping[str, str]  # of the request; of a part of a batch: its own
     late_fault: Fault | None = None
 
     async def named(self, name: str) -> None:

@@ -7,9 +7,8 @@ on and its caller may, handler, and a check of our own answer.
 import errno
 import json
 import logging
-from collections.abc import Awaitable, Callable
 from typing import Any
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, unquote, urlencode
 
 from aiohttp import web
 
@@ -55,14 +54,11 @@ async def api(request: web.Request) -> web.StreamResponse:
     cloud = request.app[CLOUD]
     path, _, query = request.raw_path.partition("?")
     found = find_method(request.method, path, query)
-    method_id = found[0].id if found else UNKNOWN
-    if not found and (values := xml.named(request.method, path, SERVICES)):
-        method_id = "storage.objects.get"
-        response = await read_by_name(request, values, path, query)
-    elif not found and (bucket := xml.bucket_of(path, SERVICES)):
-        method_id, response = await do_by_name(request, bucket, path, query)
+    if not found and xml.is_one(path, SERVICES):
+        method_id, response = await answer_by_name(request, path, query)
     else:
-        response = await respond(request, found, path, query, request.headers, request.read)
+        method_id = found[0].id if found else UNKNOWN
+        response = await respond(request, found, path, query)
     received = request.content.total_bytes
     cloud.requests.add(
         method_id,
@@ -75,50 +71,24 @@ async def api(request: web.Request) -> web.StreamResponse:
     return response
 
 
-async def read_by_name(
-    request: web.Request, values: dict[str, str], path: str, query: str
-) -> web.StreamResponse:
-    """Answer a read of the XML API: by the method of the JSON API that does the same, with errors
-    of its own.
-    """
-    method = schema.load("storage").methods["storage.objects.get"]
-    try:
-        found = await call_method(
-            request, (method, values), path, xml.query_of(query), request.headers, request.read
-        )
-        return found if found.status < 400 else xml.out_of_range(found)
-    except ApiError as error:
-        return xml.refusal(error)
-    except ConnectionError:
-        return web.Response(status=499)  # the client has gone: this is for the log only
-
-
-async def do_by_name(
-    request: web.Request, bucket: str, path: str, query: str
+async def answer_by_name(
+    request: web.Request, path: str, query: str
 ) -> tuple[str, web.StreamResponse]:
-    """Answer a write or a list of the XML API, as above; return the method that does it, too."""
-    wanted = xml.asked(request.method, path, query, request.headers, bucket)
-    if wanted is None:
-        refusal = ApiError(404, "notFound", xml.NO_BUCKET[1])
-        if request.app[CLOUD].storage.bucket(bucket) is not None:
-            text = f"This {request.method} is not served by the embedded cloud's XML API"
-            refusal = ApiError(501, "notImplemented", text)
-        return UNKNOWN, xml.refusal(refusal)
-    method = schema.load("storage").methods[wanted.method]
+    """Answer a request of the XML API by the method of the JSON API that does the same, with errors
+    of its own; return that method, too.
+    """
+    method_id = UNKNOWN
     try:
-        found = await call_method(
-            request,
-            (method, wanted.values),
-            wanted.path,
-            wanted.line,
-            request.headers,
-            request.read,
+        method_id, values, path, pairs = xml.meant(request, path, query)
+        method = schema.load("storage").methods[method_id]
+        line = urlencode(pairs, errors="surrogateescape")
+        return method_id, xml.answer(
+            method_id, await call_method(request, (method, values), path, line)
         )
-        return wanted.method, xml.describe(found)
     except ApiError as error:
-        return wanted.method, xml.refusal(error)
+        return method_id, xml.refusal(error)
     except ConnectionError:
-        return wanted.method, web.Response(status=499)
+        return method_id, web.Response(status=499)  # the client has gone: this is for the log only
 
 
 def find_method(verb: str, path: str, query: str) -> tuple[schema.Method, dict[str, str]] | None:
@@ -147,17 +117,15 @@ async def respond(
     found: tuple[schema.Method, dict[str, str]] | None,
     path: str,
     query: str,
-    headers: Any,
-    read: Callable[[], Awaitable[bytes]],
 ) -> web.StreamResponse:
-    """Take one request, alone or part of a batch, through all checks and its handler."""
+    """Take one request through all checks and its handler."""
     try:
         if found is None:
-            authenticate(request.app[CLOUD], headers)
+            authenticate(request.app[CLOUD], request.headers)
             raise ApiError(
                 404, "notFound", f"Not Found: {request.method} {path} is no method of these APIs"
             )
-        return await call_method(request, found, path, query, headers, read)
+        return await call_method(request, found, path, query)
     except ApiError as error:
         return error_response(error, path.startswith(WITH_REASONS))
     except web.HTTPRequestEntityTooLarge:
@@ -190,8 +158,6 @@ async def call_method(
     found: tuple[schema.Method, dict[str, str]],
     path: str,
     query: str,
-    headers: Any,
-    read: Callable[[], Awaitable[bytes]],
 ) -> web.StreamResponse:
     cloud, handlers = request.app[CLOUD], request.app[HANDLERS]
     method, path_values = found
@@ -200,8 +166,8 @@ async def call_method(
     upload = path.startswith(STORAGE_PREFIXES) and not path.startswith("/download")
     upload_id = next((value for name, value in pairs if upload and name == "upload_id"), None)
     # The URI of an upload session is a credential itself, as documented.
-    is_session = "Authorization" not in headers and upload_id is not None
-    owner = Owner("") if is_session else authenticate(cloud, headers)
+    is_session = "Authorization" not in request.headers and upload_id is not None
+    owner = Owner("") if is_session else authenticate(cloud, request.headers)
     fault = cloud.faults.take(method.id, unquote(f"{path}?{query}"), path_values.get("zone"))
     if fault and not fault.after_handler:
         await suffer(fault, request)
@@ -217,9 +183,9 @@ async def call_method(
     schema.check_fields(service, method.response, mask)
     body = None
     if not upload and method.verb not in ("GET", "DELETE"):
-        body = parse_json(await read())
+        body = parse_json(await request.read())
         body = schema.check_body(service, method, body)
-    call = Call(method.id, params, body, request, owner.email, headers)
+    call = Call(method.id, params, body, request, owner.email)
     check_scopes(method, owner)
     services.check(cloud, call)
     permissions.check(cloud, call)

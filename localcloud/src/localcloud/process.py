@@ -4,8 +4,7 @@
 
 It listens on loopback only: the APIs on 127.0.0.1, the same over TLS on 127.0.0.2, as tunnels need
 it, the metadata servers on the machines' addresses. SIGTERM ends the machines (SIGTERM, grace,
-SIGKILL) and then the server. Killed with SIGKILL it leaves its machines running; the next start
-adopts them.
+SIGKILL) and then the server. Killed with SIGKILL it leaves its machines running until the next start.
 """
 
 from __future__ import annotations
@@ -54,11 +53,10 @@ async def serve(options: argparse.Namespace) -> None:
     cloud.compute = compute
     cloud.container = Container(folder / "kubernetes", compute)
     compute.sandbox = sandbox_of(folder)
-    ports = read_json(folder / "metadata.json")
-    metadata = MetadataServer(compute, cloud.tokens, ports.get("port", 0))
+    metadata = MetadataServer(compute, cloud.tokens)
     await metadata.start()
-    write_json(folder / "metadata.json", {"port": metadata.port})
-    await power.adopt(compute)
+    planes.end_orphans(cloud.container)
+    await power.settle(compute)
     image_folder = options.image or folder / "image"
     stop = threading.Event()
     if not options.end_machines:
@@ -68,7 +66,6 @@ async def serve(options: argparse.Namespace) -> None:
         await planes.resume(cloud)
         await listen_until_told(cloud, options)
     else:
-        planes.end_orphans(cloud.container)
         image.end_orphans(image_folder, compute.sandbox)
     await power.close(compute)
     stop.set()

@@ -18,7 +18,6 @@ from localcloud import control_api, distance
 from localcloud.artifacts import api as artifacts_api
 from localcloud.artifacts import registry
 from localcloud.artifacts.store import Artifacts
-from localcloud.batch import batch
 from localcloud.billing import api as billing_api
 from localcloud.call import CLOUD, Cloud, cut
 from localcloud.compute import api as compute_api
@@ -94,8 +93,6 @@ def make_app(cloud: Cloud) -> web.Application:
     app.router.add_post("/token", functools.partial(oauth.token, cloud.tokens, cloud.iam))
     if cloud.compute is not None:
         app.router.add_get("/v4/connect", connect_tunnel)
-    app.router.add_post("/batch/{service}/v1", batch)
-    app.router.add_post("/batch", batch)
     app.add_routes([_guarded(cloud, route) for route in control_api.routes(cloud)])
     app.router.add_route("*", "/v2/{path:.*}", registry.serve)
     app.router.add_route("*", "/{path:.*}", api)

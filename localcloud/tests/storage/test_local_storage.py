@@ -74,10 +74,8 @@ def test_python_client_resumable_upload_compose_and_rewrite(client, bucket):
     assert copied.rewrite(whole)[0] is None
     whole.delete()
     assert copied.download_as_bytes() == data + b"tail"
-    batched = list(client.list_blobs(bucket))
-    with client.batch():
-        for item in batched:
-            item.delete()
+    for item in list(client.list_blobs(bucket)):
+        item.delete()
     assert list(client.list_blobs(bucket)) == []
 
 

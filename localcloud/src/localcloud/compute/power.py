@@ -1,8 +1,8 @@
 """A machine's life: what turns an instance on and off, and what happens to it by itself.
 
 Transitions hold the lock of their instance: a deletion waits for a boot that has begun. sandbox.py
-does the work on the host; the server that is killed leaves its machines running, and `adopt` takes
-them over or calls them off.
+does the work on the host; a server that is killed leaves its machines running, and the next one ends
+them (`settle`).
 
 A machine that is to go down hears it as on Google: the power button (ACPI), and 30 s (Spot) or 120
 s later no power. In a preemption `preempted` turns TRUE first, as long before the power button as
@@ -29,7 +29,6 @@ from localcloud.machines import links, processes, sandbox
 log = logging.getLogger("localcloud")
 
 GRACE_SPOT, GRACE = 30.0, 120.0  # seconds between the power button and the end of power
-ENDS = ("delete", "stop", "compute.instances.preempted", "compute.instances.scheduledTermination")
 
 
 def insert(compute: Compute, instance: Instance, disks: list[dict], operation: dict) -> None:
@@ -355,44 +354,30 @@ async def network_down(compute: Compute, instance: Instance) -> None:
         transport.abort()
 
 
-async def adopt(compute: Compute) -> None:
-    """After a start of the server: take over running machines, continue ending those that were being
-    ended, and settle the others.
+async def settle(compute: Compute) -> None:
+    """After a start of the server: what a killed one left running has lost its power, and what was
+    under way is over.
     """
     going_on = {group.deletion for group in compute.groups.values()}
-    there, ends = {instance.id for instance in compute.instances.values()}, {}
+    deletions = {}
     for operation in compute.operations.values():
         if operation["status"] != "DONE" and operation["name"] not in going_on:
-            if operation["operationType"] in ENDS and operation.get("targetId") in there:
-                ends[operation["targetId"]] = operation
-            else:
-                compute.finish(operation)
+            compute.finish(operation)
+            if operation["operationType"] == "delete":
+                deletions[operation.get("targetId")] = operation
     for instance in list(compute.instances.values()):
-        status, ending = instance.resource["status"], ends.get(instance.id)
-        alive = status in ("RUNNING", "STOPPING") and processes.alive(
-            compute.machine_folder(instance), compute.sandbox
-        )
-        if alive and not instance.cut and not instance.network_down:
-            await compute.open_address(instance.address)
-        if ending:
-            kind = ending["operationType"]
-            is_deletion = kind == "delete" or (kind != "stop" and deletes_itself(instance))
-            end = delete if is_deletion else stop
-            compute.in_background(end(compute, instance, ending, None if alive else 0))
-        elif alive and status == "RUNNING":
-            watch(compute, instance)
-        elif status == "PENDING":  # Google's queue survives what this one does not
+        if (
+            instance.resource["status"] == "PENDING"
+        ):  # Google's queue survives what this one does not
             compute.forget(instance)
-        elif status != "TERMINATED":
+        elif instance.id in deletions:
+            await delete(compute, instance, deletions[instance.id], 0)
+        elif instance.resource["status"] != "TERMINATED":
             await power_off(compute, instance, 0)
     for project in compute.settled.values():
         for snapshot in project.get("snapshots", []):
             if snapshot["status"] == "UPLOADING":  # from a disk whose copy broke off
                 snapshot["status"] = "FAILED"
-    kept = {instance.id for instance in compute.instances.values()}
-    for folder in (compute.folder.parent / "machines").glob("*"):
-        if folder.name not in kept:
-            await asyncio.to_thread(sandbox.remove, folder)
 
 
 async def close(compute: Compute) -> None:

@@ -125,7 +125,7 @@ def project_of(cloud: Cloud, call: Call) -> str | None:
     params = call.params
     if call.method.startswith("cloudbilling."):  # it names none: the caller's own counts
         return cloud.project_named(
-            call.headers.get("X-Goog-User-Project") or next(iter(cloud.projects))
+            call.request.headers.get("X-Goog-User-Project") or next(iter(cloud.projects))
         )
     if call.method.startswith("storage.") and "project" not in params:
         name = params.get("bucket") or params.get("destinationBucket", "")

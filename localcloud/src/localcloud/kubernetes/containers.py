@@ -36,25 +36,6 @@ def node_instance(plane: Plane, pod: dict) -> Instance | None:
     return next((each for each in rows if each.name == pod["spec"].get("nodeName")), None)
 
 
-def adopted(
-    pod: dict, container: dict, row: dict, folder: Path, env: dict[str, str]
-) -> Running | None:
-    """A container that outlived an earlier server, or ended after it."""
-    if "running" not in row["state"] or not processes.is_up(folder):
-        return None
-    if processes.first_process(folder) is None and not (folder / "exit").exists():
-        return None
-    workdir = container.get("workingDir") or "/"
-    return Running(
-        folder,
-        env,
-        workdir,
-        capabilities(container),
-        None,
-        row["state"]["running"]["startedAt"],
-    )
-
-
 def capabilities(container: dict) -> str:
     """What a container's root may do, as setpriv takes it: the usual, and what its security context
     adds.

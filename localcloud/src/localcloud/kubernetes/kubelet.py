@@ -20,7 +20,7 @@ from localcloud.kubernetes import containers, volumes
 from localcloud.kubernetes.kinds import condition, is_leaving, is_over, set_condition, stamp
 from localcloud.kubernetes.plane import Plane
 from localcloud.kubernetes.running import Running
-from localcloud.machines import processes, sandbox
+from localcloud.machines import sandbox
 
 IMAGE_NAME = re.compile(r"[a-z0-9]+([._/:-]+[a-zA-Z0-9]+)*(@sha256:[0-9a-f]{64})?")
 KILLED = 137
@@ -28,7 +28,6 @@ RUNC = (
     "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc "
     "create failed: unable to start container process: error during container init: "
 )
-NOTED = 5.0  # seconds for the end of a container that outlived its server to be written down
 
 
 def folder_of(plane: Plane, pod: dict) -> Path:
@@ -173,16 +172,14 @@ async def begin(plane: Plane, pod: dict, container: dict, row: dict) -> Running 
             await pause(plane, pod, min(delay, 10.0))
             delay *= 2
             continue
-        left = containers.adopted(pod, container, row, folder, env)
-        found = left or await containers.start(plane, pod, container, folder, env, mounts)
+        found = await containers.start(plane, pod, container, folder, env, mounts)
         plane.running[key] = found
         row.update(ready=True, started=True, containerID=f"containerd://{key[0].replace('-', '')}")
         row["state"] = {"running": {"startedAt": found.started}}
         pod["status"]["phase"] = "Running"
         set_ready(pod["status"])
-        if not left:
-            plane.event(pod, "Created", f"Created container: {container['name']}", by="kubelet")
-            plane.event(pod, "Started", f"Started container {container['name']}", by="kubelet")
+        plane.event(pod, "Created", f"Created container: {container['name']}", by="kubelet")
+        plane.event(pod, "Started", f"Started container {container['name']}", by="kubelet")
         plane.store.put("pods", pod)
         return found
     return None
@@ -200,26 +197,18 @@ async def pulled(plane: Plane, pod: dict, container: dict, row: dict) -> bool:
         while await pause(plane, pod, 1):
             pass
         return False
-    if "running" not in row["state"]:
-        plane.event(pod, "Pulling", f'Pulling image "{image}"', by="kubelet")
-        plane.event(pod, "Pulled", f'Successfully pulled image "{image}"', by="kubelet")
+    plane.event(pod, "Pulling", f'Pulling image "{image}"', by="kubelet")
+    plane.event(pod, "Pulled", f'Successfully pulled image "{image}"', by="kubelet")
     return True
 
 
 async def ended(plane: Plane, pod: dict, container: dict, row: dict, running: Running) -> int:
     """Wait until a container has ended, and note how."""
     exit_file = running.folder / "exit"
-    if running.process is not None:
-        while running.process.poll() is None:  # no thread waits: there are few, and many pods
-            if plane.closing:
-                containers.stop_container(running, signal.SIGKILL)
-            await asyncio.sleep(0.05)
-    else:
-        while processes.first_process(running.folder) is not None:
-            await asyncio.sleep(0.05)
-        until = time.monotonic() + NOTED  # its parent writes down how it ended
-        while not exit_file.exists() and time.monotonic() < until:
-            await asyncio.sleep(0.02)
+    while running.process.poll() is None:  # no thread waits: there are few, and many pods
+        if plane.closing:
+            containers.stop_container(running, signal.SIGKILL)
+        await asyncio.sleep(0.05)
     code = int(exit_file.read_text()) if exit_file.exists() else KILLED
     plane.running.pop((pod["metadata"]["uid"], container["name"]), None)
     why = containers.not_started(running, code)

@@ -15,5 +15,5 @@ class Running:
     env: dict[str, str]
     workdir: str
     capabilities: str
-    process: subprocess.Popen | None  # None: it outlived an earlier server
+    process: subprocess.Popen
     started: str

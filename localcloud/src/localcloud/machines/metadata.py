@@ -42,8 +42,8 @@ VERBATIM = ("attributes", "service-accounts")  # whose keys are not spelled our 
 class MetadataServer:
     """Listens on the address of every machine that is up."""
 
-    def __init__(self, compute: Compute, tokens: Tokens, port: int):
-        self.compute, self.tokens, self.port = compute, tokens, port
+    def __init__(self, compute: Compute, tokens: Tokens):
+        self.compute, self.tokens, self.port = compute, tokens, 0
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self.answer)
         self.runner = web.AppRunner(
@@ -53,10 +53,9 @@ class MetadataServer:
 
     async def start(self) -> None:
         await self.runner.setup()
-        if not self.port:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                self.port = probe.getsockname()[1]
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
         self.compute.metadata_port = self.port
         self.compute.open_address, self.compute.close_address = self.open, self.close
 

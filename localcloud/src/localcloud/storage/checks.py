@@ -157,7 +157,7 @@ def check_conditions(
 def check_request(call: "Call", current: dict | None, reading: bool = False) -> None:
     """The same for all that a request says."""
     check_conditions(call.params, current, reading=reading)
-    if {"If-Match", "If-None-Match"} & {*call.headers}:
+    if {"If-Match", "If-None-Match"} & {*call.request.headers}:
         raise ApiError(501, "notImplemented", "The embedded cloud has no conditions by etag")
 
 

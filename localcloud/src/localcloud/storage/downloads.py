@@ -16,7 +16,6 @@ from aiohttp import web
 
 from localcloud.call import Call, Cloud
 from localcloud.errors import ApiError
-from localcloud.storage import xml
 from localcloud.storage.checks import etag
 from localcloud.storage.content import BLOCK
 
@@ -56,8 +55,6 @@ async def download(cloud: "Cloud", call: "Call", resource: dict) -> web.StreamRe
         )
     first, last = part or (0, size - 1)
     headers = media_headers(resource)
-    if xml.is_one(call.request.path):
-        headers["Last-Modified"] = last_modified(resource)
     if part:
         headers["Content-Range"] = f"bytes {first}-{last}/{size}"
     status, length = (206 if part else 200), last - first + 1
@@ -100,6 +97,7 @@ def media_headers(resource: dict) -> dict[str, str]:
             "cacheControl", "no-cache, no-store, max-age=0, must-revalidate"
         ),
         "ETag": etag(resource),
+        "Last-Modified": last_modified(resource),
         "X-Goog-Generation": resource["generation"],
         "X-Goog-Metageneration": resource["metageneration"],
         "X-Goog-Stored-Content-Length": resource["size"],

@@ -7,9 +7,7 @@ Not covered: buckets, lists, copies, deletion, uploads in parts, access lists, s
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from urllib.parse import unquote, urlencode
+from urllib.parse import parse_qsl, unquote
 from xml.sax.saxutils import escape
 
 from aiohttp import web
@@ -17,7 +15,7 @@ from aiohttp import web
 from localcloud.errors import ApiError
 
 # What no bucket is called: paths of the other APIs.
-TAKEN = {"upload", "download", "resumable", "batch", "token", "v4", "_berg", "computeMetadata"}
+TAKEN = {"upload", "download", "resumable", "token", "v4", "_berg", "computeMetadata"}
 # The XML API's names for errors: https://cloud.google.com/storage/docs/xml-api/reference-status
 CODES = {
     400: ("InvalidArgument", "Invalid argument."),
@@ -35,91 +33,59 @@ CODES = {
 }
 # Headers of writes that mean what is not served.
 UNSERVED = ("x-goog-acl", "x-goog-storage-class", "x-goog-copy-source", "content-md5", "x-amz-")
-CONDITIONS = {"x-goog-if-generation-match": "ifGenerationMatch"}
+# Headers of writes, and the parameters that mean the same.
+HEADERS = {
+    "x-goog-if-generation-match": "ifGenerationMatch",
+    "Content-Encoding": "contentEncoding",
+}
 NO_BUCKET = ("NoSuchBucket", "The specified bucket does not exist.")
 
 
-def named(verb: str, path: str, services: tuple[str, ...]) -> dict[str, str] | None:
-    """The bucket and the object that a raw path means; None if it is no read of an object."""
-    bucket, name = bucket_of(path, services), path.lstrip("/").partition("/")[2]
-    if verb not in ("GET", "HEAD") or not bucket or not name:
-        return None
-    return {"bucket": bucket, "object": unquote(name, errors="surrogateescape")}
+def is_one(path: str, services: tuple[str, ...]) -> bool:
+    """Whether a raw path names an object in the way of this API, not of the others."""
+    bucket, _, name = path.lstrip("/").partition("/")
+    return bool(bucket and name) and bucket not in TAKEN and bucket not in services
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A request in the words of the JSON API."""
-
-    method: str
-    values: dict[str, str]
-    path: str
-    query: dict[str, str]
-
-    @property
-    def line(self) -> str:
-        return urlencode(self.query, errors="surrogateescape")
-
-
-def asked(
-    verb: str, path: str, query: str, headers: Mapping[str, str], bucket: str
-) -> Asked | None:
-    """Return what a request other than a read means; None for what is not served."""
-    name = object_of(path)
-    if (
-        not name
-        or verb != "PUT"
-        or query
-        or any(key.lower().startswith(UNSERVED) for key in headers)
-    ):
-        return None
-    conditions = {own: headers[key] for key, own in CONDITIONS.items() if key in headers}
-    upload = {"uploadType": "media", "name": name, **conditions}
-    if "Content-Encoding" in headers:
-        upload["contentEncoding"] = headers["Content-Encoding"]
-    path = "/upload/storage/v1/b"
-    return Asked("storage.objects.insert", {"bucket": bucket}, path, upload)
+def meant(
+    request: web.Request, path: str, query: str
+) -> tuple[str, dict[str, str], str, dict[str, str]]:
+    """The method of the JSON API that does the same, its values, path and query; raise 501 for what
+    is not served.
+    """
+    bucket, _, name = unquote(path.lstrip("/"), errors="surrogateescape").partition("/")
+    asked, headers = dict(parse_qsl(query, keep_blank_values=True)), request.headers
+    if request.method in ("GET", "HEAD") and asked.keys() <= {"generation"}:
+        values = {"bucket": bucket, "object": name}
+        return "storage.objects.get", values, path, {"alt": "media", **asked}
+    unserved = query or any(key.lower().startswith(UNSERVED) for key in headers)
+    if request.method == "PUT" and not unserved:
+        upload = {"uploadType": "media", "name": name}
+        upload |= {own: headers[key] for key, own in HEADERS.items() if key in headers}
+        return "storage.objects.insert", {"bucket": bucket}, "/upload/storage/v1/b", upload
+    text = f"This {request.method} is not served by the embedded cloud's XML API"
+    raise ApiError(501, "notImplemented", text)
 
 
-def describe(answer: web.StreamResponse) -> web.StreamResponse:
-    """The answer of the JSON API in the words of this one."""
-    assert isinstance(answer, web.Response)
-    found = json.loads(answer.body or b"{}")  # type: ignore[arg-type]
+def answer(method: str, found: web.StreamResponse) -> web.StreamResponse:
+    """The answer of the JSON API's method in the words of this one."""
+    if found.status >= 400:  # a range that the object does not have
+        error = ApiError(found.status, "requestedRangeNotSatisfiable", "Range not satisfiable")
+        response = refusal(error)
+        response.headers["Content-Range"] = found.headers["Content-Range"]
+        return response
+    if method == "storage.objects.get":
+        return found
+    assert isinstance(found, web.Response)
+    about = json.loads(found.body or b"{}")  # type: ignore[arg-type]
     headers = {
-        "ETag": f'"{found["etag"]}"',
-        "x-goog-generation": found["generation"],
-        "x-goog-metageneration": found["metageneration"],
-        "x-goog-stored-content-length": found["size"],
-        "x-goog-hash": f"crc32c={found['crc32c']}",
+        "ETag": f'"{about["etag"]}"',
+        "x-goog-generation": about["generation"],
+        "x-goog-metageneration": about["metageneration"],
+        "x-goog-stored-content-length": about["size"],
+        "x-goog-hash": f"crc32c={about['crc32c']}",
     }
     return web.Response(headers=headers, content_type="text/html")
-
-
-def bucket_of(path: str, services: tuple[str, ...]) -> str | None:
-    """The bucket that a raw path of the XML API begins with; None if it is none of that API's."""
-    first = path.lstrip("/").partition("/")[0]
-    return None if not first or first in TAKEN or first in services else unquote(first)
-
-
-def object_of(path: str) -> str:
-    """The object that a raw path of the XML API means; "" for a bucket alone."""
-    return unquote(path.lstrip("/").partition("/")[2], errors="surrogateescape")
-
-
-def is_one(path: str) -> bool:
-    """Whether the path of a read of content is one of the XML API, not of the JSON API."""
-    return not path.startswith(("/storage/", "/download/", "/batch"))
-
-
-def query_of(query: str) -> str:
-    """The query of the JSON API's method that does the same; raise 501 for what no reader here
-    needs.
-    """
-    if (query and not query.startswith("generation=")) or "&" in query:
-        raise ApiError(
-            501, "notImplemented", f"The embedded cloud knows no ?{query} of the XML API"
-        )
-    return f"alt=media&{query}"
 
 
 def refusal(error: ApiError) -> web.Response:
@@ -135,12 +101,3 @@ def refusal(error: ApiError) -> web.Response:
     text = f"<?xml version='1.0' encoding='UTF-8'?><Error><Code>{code}</Code><Message>{message}</Message>{details}</Error>"
     headers = {"Content-Type": "application/xml; charset=UTF-8"}
     return web.Response(body=text.encode(errors="replace"), status=error.status, headers=headers)
-
-
-def out_of_range(answer: web.StreamResponse) -> web.Response:
-    """The refusal of a range that an object does not have."""
-    response = refusal(
-        ApiError(416, "requestedRangeNotSatisfiable", "Request range not satisfiable")
-    )
-    response.headers["Content-Range"] = answer.headers["Content-Range"]
-    return response
