@@ -586,9 +586,9 @@ WRONG = {
     ),
     "network card": (
         {"networkInterfaces": [{"nicType": "IDPF"}]},
-        400,
-        "invalid",
-        "'resource.networkInterfaces[0].nicType': 'IDPF'",
+        501,
+        "notImplemented",
+        "resource.networkInterfaces[0].nicType",
     ),
 }
 

@@ -199,7 +199,7 @@ def test_what_a_request_may_not_be(client, fields, message):
 def test_groups_that_take_no_requests(client):
     template(client)
     group(client, action="REPAIR")
-    assert "Repairs must be turned off" in error(ask(client))[2]
+    assert "It must be DO_NOTHING" in error(ask(client))[2]
     client.wait(client.call("DELETE", f"{GROUPS}/g"))
     group(client, shape="ANY")
     assert "It must be ANY_SINGLE_ZONE" in error(ask(client))[2]
@@ -208,8 +208,8 @@ def test_groups_that_take_no_requests(client):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"scheduling": {"onHostMaintenance": "TERMINATE"}}, "need the provisioning model"),
-        ({"reservationAffinity": {}}, "Flex-start needs NO_RESERVATION"),
+        ({"scheduling": {"onHostMaintenance": "TERMINATE"}}, "It must be FLEX_START"),
+        ({"reservationAffinity": {}}, "It must be NO_RESERVATION"),
     ],
 )
 def test_templates_that_take_no_requests(client, fields, message):

@@ -135,7 +135,7 @@ def test_refusals(client):
         "MIGs with TPU accelerator topology require BULK mode in target size policy",
     )
     refused = error(client.call("POST", GROUPS, group_body("s", "p-2x2x2")))
-    assert refused[0] == 400 and refused[2].endswith("'p-2x2x2'. The URL is malformed.")
+    assert refused[0] == 400 and "must be the URL of a policy" in refused[2]
     refused = error(
         client.call("POST", GROUPS, group_body("s", link.replace("us-east5", "us-east1")))
     )
@@ -191,14 +191,6 @@ def test_one_machine_with_tpus_is_checked_like_one_with_gpus(client):
     kinds = "[VmMaintenancePolicy, GroupPlacementPolicy, InstanceSchedulePolicy]"
     assert refused == (400, "invalid", f"Resource policy must have one of {kinds}")
     assert "live migration" in error(client.call("POST", insert, single("one", scheduling={})))[2]
-    assert (
-        "gVNIC"
-        in error(
-            client.call(
-                "POST", insert, single("one", networkInterfaces=[{"nicType": "VIRTIO_NET"}])
-            )
-        )[2]
-    )
     client.control(
         "quotas", {"region": "us-east5", "metric": "TPUS_PER_TPU_FAMILY:CT6E", "limit": 0}
     )

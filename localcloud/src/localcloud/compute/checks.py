@@ -36,6 +36,12 @@ def missing(field: str) -> ApiError:
     return ApiError(501, "notImplemented", f"{field} is not part of the embedded cloud")
 
 
+def served(field: str, value: Any, *values: Any) -> None:
+    """Refuse what is Google's and not among the values that are served here."""
+    if value not in values:
+        raise missing(f"{field} {json.dumps(value)}")
+
+
 def not_found(path: str) -> ApiError:
     return ApiError(404, "notFound", f"The resource '{path}' was not found")
 

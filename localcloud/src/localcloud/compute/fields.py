@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from localcloud import schema
 from localcloud.compute import catalog, tpus
-from localcloud.compute.checks import LINK, invalid, last, missing, not_found
+from localcloud.compute.checks import LINK, invalid, last, missing, not_found, served
 from localcloud.compute.state import Compute
 from localcloud.errors import ApiError
 
@@ -64,13 +64,9 @@ def check_scheduling(body: dict, kind: catalog.MachineType, has_gpu: bool) -> di
     model = given.get("provisioningModel") or "STANDARD"
     spot, run = model == "SPOT", given.get("maxRunDuration")
     check_model(body, kind, model, given)
-    if spot:
-        if given.get("automaticRestart"):
-            message = "Scheduling must have preemptible be false when AutomaticRestart is true."
-            raise ApiError(400, "invalid", message)
-        if given.get("onHostMaintenance") == "MIGRATE":
-            message = "Scheduling must have preemptible be false when OnHostMaintenance is MIGRATE."
-            raise ApiError(400, "invalid", message)
+    if model != "STANDARD" and given.get("automaticRestart"):
+        message = f"Scheduling of {model} must have AutomaticRestart be false."
+        raise ApiError(400, "invalid", message)
     maintenance = given.get("onHostMaintenance") or (
         "MIGRATE" if model == "STANDARD" else "TERMINATE"
     )
@@ -79,10 +75,6 @@ def check_scheduling(body: dict, kind: catalog.MachineType, has_gpu: bool) -> di
         raise ApiError(400, "invalid", message)
     if run is not None:
         check_run(given, run, model)
-    elif given.get("instanceTerminationAction") and model == "STANDARD":
-        why = "You cannot specify a termination action for a VM instance that has the standard provisioning model (default)."
-        field = "resource.scheduling.instanceTerminationAction"
-        raise invalid(field, given["instanceTerminationAction"], why)
     scheduling = {
         "automaticRestart": not spot and given.get("automaticRestart", model == "STANDARD"),
         "onHostMaintenance": maintenance,
@@ -95,24 +87,21 @@ def check_scheduling(body: dict, kind: catalog.MachineType, has_gpu: bool) -> di
         scheduling["maxRunDuration"] = {"seconds": str(run.get("seconds", 0))}
     if (notice := given.get("preemptionNoticeDuration")) is not None:
         seconds = int(notice.get("seconds", 0))
-        if seconds not in (0, 120) or (seconds and not spot):
-            why = "Must be 0 or 120 seconds, and of a Spot instance."
+        if seconds != 120 or not spot:
+            why = "Must be 120 seconds, and of a Spot instance."
             raise invalid("resource.scheduling.preemptionNoticeDuration", seconds, why)
         scheduling["preemptionNoticeDuration"] = {"seconds": str(seconds)}
     if (recovery := given.get("localSsdRecoveryTimeout")) is not None:
-        seconds = int(recovery.get("seconds", 0))
-        if seconds % 3600 or not 0 <= seconds <= 168 * 3600:
-            why = "It must be between 0 and 168 hours, in whole hours."
-            raise invalid("resource.scheduling.localSsdRecoveryTimeout", seconds, why)
-        scheduling["localSsdRecoveryTimeout"] = {"seconds": str(seconds)}
+        served("resource.scheduling.localSsdRecoveryTimeout", recovery, {"seconds": "0"})
+        scheduling["localSsdRecoveryTimeout"] = recovery
     if given.get("onInstanceStopAction"):
         scheduling["onInstanceStopAction"] = given["onInstanceStopAction"]
     return scheduling
 
 
 def check_run(given: dict, run: dict, model: str) -> None:
+    honoured("resource.scheduling.maxRunDuration", run, ("seconds",))
     seconds = int(run.get("seconds", 0))
-    check_nanos("resource.scheduling.maxRunDuration.nanos", run)
     is_flex = model == "FLEX_START"
     least, most = (MIN_FLEX_RUN, MAX_FLEX_RUN) if is_flex else (MIN_RUN, MAX_RUN)
     if not least <= seconds <= most:
@@ -123,41 +112,21 @@ def check_run(given: dict, run: dict, model: str) -> None:
         raise ApiError(400, "invalid", message)
 
 
-def check_nanos(field: str, duration: dict) -> None:
-    """Raise the refusal of a part of a second that is none, or that would not be kept."""
-    nanos = duration.get("nanos") or 0
-    if not 0 <= nanos < 10**9:
-        raise invalid(field, nanos, "Must be from 0 to 999,999,999 inclusive.")
-    if nanos:
-        raise missing(field)
-
-
 def check_model(body: dict, kind: catalog.MachineType, model: str, given: dict) -> None:
     """Whether a machine type can be had with a provisioning model, and what that needs."""
     field = "resource.scheduling.provisioningModel"
     affinity = body.get("reservationAffinity") or {}
-    if affinity.get("consumeReservationType") == "SPECIFIC_RESERVATION":
-        values = affinity.get("values") or []
-        if affinity.get("key") != "compute.googleapis.com/reservation-name" or not values:
-            raise invalid(
-                "resource.reservationAffinity",
-                "",
-                "A specific reservation needs its key and its name.",
-            )
+    kind_of_affinity = affinity.get("consumeReservationType")
+    which = (None, "NO_RESERVATION", "SPECIFIC_RESERVATION")
+    served("resource.reservationAffinity.consumeReservationType", kind_of_affinity, *which)
+    if kind_of_affinity == "SPECIFIC_RESERVATION":
+        key = "compute.googleapis.com/reservation-name"
+        served("resource.reservationAffinity.key", affinity.get("key"), key)
         if model in ("SPOT", "FLEX_START"):
             raise invalid(field, model, "Such instances do not consume reservations.")
-    elif affinity.get("key") or affinity.get("values"):
-        why = "It may only be set for SPECIFIC_RESERVATION."
-        raise invalid("resource.reservationAffinity.key", affinity.get("key", ""), why)
-    elif model == "RESERVATION_BOUND":
-        raise invalid(field, model, "A specific reservation must be given.")
     models = catalog.of_family(catalog.MODELS, kind.name, ())
     if models and model not in models:
         raise invalid(field, model, f"Machine type {kind.name} supports: {', '.join(models)}.")
-    if model == "FLEX_START" and given.get("automaticRestart"):
-        raise invalid(field, model, "Automatic restart is not supported with flex-start.")
-    if model == "FLEX_START" and affinity.get("consumeReservationType") == "ANY_RESERVATION":
-        raise invalid(field, model, "Flex-start does not consume reservations.")
     if model == "FLEX_START" and not given.get("maxRunDuration"):
         raise invalid(field, model, "A max run duration must be specified.")
     # "all accelerator-optimized machine types (except A4X and G4)" in 2025: compute/docs/instances/about-flex-start-vms.
@@ -176,13 +145,8 @@ def check_policies(
     """The placement policy of an instance, by its URL or, from a template, by its name; those for
     workloads are for groups.
     """
-    if len(links) > 1:
-        raise invalid("resource.resourcePolicies", "", "At most one placement policy is supported.")
     for link in links:
         name = last(link)
-        if "/" in link and f"regions/{region}/resourcePolicies/" not in link:
-            why = f"It must be the URL of a policy in the region of the instance, {region}."
-            raise invalid("resource.resourcePolicies[0]", link, why)
         if (project, region, name) not in compute.policies:
             raise not_found(f"projects/{project}/regions/{region}/resourcePolicies/{name}")
         placement = compute.policies[project, region, name].get("groupPlacementPolicy")
@@ -221,8 +185,6 @@ def check_threads(kind: catalog.MachineType, features: dict) -> None:
 def check_service_accounts(compute: Compute, project: str, body: dict) -> list[dict]:
     default = f"{compute.projects[project]['number']}-compute@developer.gserviceaccount.com"
     given = body.get("serviceAccounts") or []
-    if len(given) > 1:
-        raise invalid("resource.serviceAccounts", "", "At most one service account is supported.")
     result = []
     for account in given:
         email, scopes = account.get("email", "default"), account.get("scopes") or []

@@ -97,8 +97,6 @@ def rule(compute: Compute, project: str, body: dict) -> dict:
     networks.check_ready(compute, LINK + network)
     check_name("resource.name", body["name"])
     honoured("resource", body, KEPT)
-    if not body.get("allowed"):
-        raise invalid("resource.allowed", "", "It must be specified.")
     for index, text in enumerate(body.get("sourceRanges") or []):
         try:
             ipaddress.ip_network(text)

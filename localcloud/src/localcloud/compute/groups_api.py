@@ -24,19 +24,16 @@ from localcloud.compute.templates import change
 from localcloud.errors import ApiError
 
 MOST = 2000  # members of a group
-HONOURED = {
+HONOURED = (
     "name",
     "description",
     "baseInstanceName",
     "targetSize",
     "instanceTemplate",
-    "distributionPolicy",
     "updatePolicy",
     "allInstancesConfig",
     "instanceLifecyclePolicy",
-}
-
-
+)
 UPDATES = ("type", "instanceRedistributionType")
 
 # --- from the body of an insert to a group
@@ -47,10 +44,8 @@ async def insert_group(compute: Compute, call: Call) -> dict:
     region = call.params.get("region") or catalog.ZONES[zone]
     body = checks.written({"$ref": "InstanceGroupManager"}, call.body)
     checks.check_description(body)
+    honoured("resource", body, (*HONOURED, *(slices.OWN if zone else ("distributionPolicy",))))
     honoured("resource.updatePolicy", body.get("updatePolicy") or {}, UPDATES)
-    for field in body:
-        if field not in (slices.HONOURED if zone else HONOURED) and body[field]:
-            raise missing(field)
     template = template_of(compute, project, body)
     group = Group(project, region, {"name": body["name"]}, {}, zone=zone)
     if group.key in compute.groups:
@@ -98,10 +93,6 @@ async def insert_group(compute: Compute, call: Call) -> dict:
     return change(compute, call, "insert", group.path, group.resource["id"], begin)
 
 
-def missing(field: str) -> ApiError:
-    return checks.missing(f"resource.{field}")
-
-
 def template_of(compute: Compute, project: str, body: dict) -> str:
     """The link of the template that a group shall use."""
     link = body.get("instanceTemplate", "")
@@ -128,15 +119,12 @@ def check_base_name(name: str) -> str:
 def check_distribution(project: str, region: str, body: dict) -> dict:
     """Where the machines of a group may be."""
     given, field = body.get("distributionPolicy") or {}, "resource.distributionPolicy"
-    shape = given.get("targetShape", "EVEN")
-    if shape not in ("ANY", "ANY_SINGLE_ZONE") or not given.get("zones"):
-        raise missing("distributionPolicy without zones, or with the shape EVEN or BALANCED")
-    all_zones = [zone for zone in catalog.ZONES if catalog.ZONES[zone] == region]
-    zones = [checks.last(row["zone"]) for row in given["zones"]]
+    shape = given.get("targetShape")
+    checks.served(f"{field}.targetShape", shape, "ANY", "ANY_SINGLE_ZONE")
+    zones = [checks.last(row["zone"]) for row in given.get("zones") or []]
     for zone in zones:
-        if zone not in all_zones:
+        if catalog.ZONES.get(zone) != region:
             raise checks.invalid(f"{field}.zones", zone, f"Zone must be in region '{region}'.")
-    for zone in zones:
         if zones.count(zone) > 1:
             raise checks.invalid(f"{field}.zones", zone, "Zones must be distinct.")
     if update_policy(body)["instanceRedistributionType"] != "NONE":
@@ -291,8 +279,6 @@ async def create_instances(compute: Compute, call: Call) -> dict:
     ):
         why = "Not supported with per-instance configurations while onRepair.allowChangingZone is YES."
         raise checks.invalid("instances.name", names[0] if names else "", why)
-    if not names:
-        raise checks.invalid("instances", "", "At least one instance must be specified.")
     for row in rows:
         honoured("instances[]", row, ("name",))
     check_new_names(group, names, "instances.name")
@@ -302,21 +288,12 @@ async def create_instances(compute: Compute, call: Call) -> dict:
 async def delete_instances(compute: Compute, call: Call) -> dict:
     """Members go, and the group wants as many fewer; so none is made in their place."""
     group, body = open_group(compute, call), call.body or {}
-    links = body.get("instances") or []
-    if not links:
-        raise checks.invalid("instances", "", "At least one instance must be specified.")
+    honoured("resource", body, ("instances", "skipInstancesOnValidationError"))
     names = []
-    for link in links:
-        form = re.fullmatch(r"(?:.*/)?zones/([^/]+)/instances/([^/]+)", link)
-        if not form:
-            raise checks.invalid("instances", link, "The URL is malformed.")
-        zone, name = form.groups()
-        member = group.members.get(name)
-        if (
-            member
-            and member["action"] != "DELETING"
-            and f"/zones/{zone}/" in link_of(compute, group, name)
-        ):
+    for link in body.get("instances") or []:
+        name = checks.last(link)
+        is_there = name in compute_groups.wanted(group)
+        if is_there and link_of(compute, group, name).endswith("/".join(link.split("/")[-4:])):
             names.append(name)
         elif not body.get("skipInstancesOnValidationError"):
             raise checks.invalid("instances", link, f"It is not a member of {group.path}.")

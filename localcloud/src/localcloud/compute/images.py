@@ -19,9 +19,9 @@ from localcloud.compute.checks import (
     check_name,
     invalid,
     last,
-    missing,
     not_found,
     number_of,
+    served,
 )
 from localcloud.compute.fields import honoured
 from localcloud.compute.listing import listed
@@ -35,7 +35,6 @@ MOST_GB = 65536
 DISK = (
     "kind",
     "type",
-    "mode",
     "boot",
     "autoDelete",
     "initializeParams",
@@ -122,17 +121,8 @@ def check_disks(kind: catalog.MachineType, body: dict) -> dict:
         honoured(f"{field}[{index}]", disk, DISK)
         params = disk.get("initializeParams", {})
         honoured(f"{field}[{index}].initializeParams", params, NEW_DISK)
-        if "diskSizeGb" in disk and "diskSizeGb" not in params:  # which is the one that counts
-            raise missing(f"{field}[{index}].diskSizeGb")
-        if bool(disk.get("boot")) != (index == 0):
-            why = "Boot disk must be the first disk attached to the instance."
-            raise invalid(f"{field}[{index}].boot", str(bool(disk.get("boot"))).lower(), why)
-    if disks[0].get("mode") == "READ_ONLY":
-        raise invalid(
-            f"{field}[0].mode", "READ_ONLY", "A boot disk must be attached in READ_WRITE mode."
-        )
-    if disks[0].get("type") == "SCRATCH":
-        raise invalid(f"{field}[0].type", "SCRATCH", "A boot disk must be a persistent disk.")
+        served(f"{field}[{index}].boot", bool(disk.get("boot")), index == 0)
+        served(f"{field}[{index}].type", disk.get("type"), None if index == 0 else "SCRATCH")
     return disks[0]
 
 
@@ -149,25 +139,15 @@ def local_ssds(kind: catalog.MachineType, body: dict) -> list[dict]:
         offered = ", ".join(map(str, allowed))
         message = f"Invalid number of local SSDs {len(wanted)} for machine type {kind.name}: it may have {offered}."
         raise ApiError(400, "badRequest", message)
-    for index, disk in enumerate(body["disks"]):
-        if disk.get("type") == "SCRATCH":
-            disk_type, field = (
-                disk.get("initializeParams", {}).get("diskType", ""),
-                f"resource.disks[{index}]",
-            )
-            if last(disk_type) != "local-ssd":
-                why = "A scratch disk must be of type local-ssd."
-                raise invalid(f"{field}.initializeParams.diskType", disk_type, why)
-            size = int(disk.get("initializeParams", {}).get("diskSizeGb") or catalog.SSD_GB)
-            if size != catalog.SSD_GB:
-                why = f"A Local SSD has {catalog.SSD_GB} GB."
-                raise invalid(f"{field}.initializeParams.diskSizeGb", size, why)
-            if not disk.get("autoDelete"):
-                raise invalid(
-                    f"{field}.autoDelete",
-                    "false",
-                    "A scratch disk must be deleted with its instance.",
-                )
+    for index, disk in zip(places, wanted, strict=True):
+        field, kind_of_disk = f"resource.disks[{index}]", disk.get("initializeParams", {})
+        served(
+            f"{field}.initializeParams.diskType",
+            last(kind_of_disk.get("diskType", "")),
+            "local-ssd",
+        )
+        served(f"{field}.initializeParams.diskSizeGb", kind_of_disk.get("diskSizeGb"), None)
+        served(f"{field}.autoDelete", disk.get("autoDelete"), True)
     return [
         {
             "kind": "compute#attachedDisk",
@@ -192,8 +172,7 @@ def check_stop_action(scheduling: dict, has_ssds: bool) -> None:
     """
     field = "resource.scheduling.onInstanceStopAction"
     discards = scheduling.get("onInstanceStopAction", {}).get("discardLocalSsd")
-    if discards is False:
-        raise invalid(f"{field}.discardLocalSsd", "false", "Only true is supported.")
+    served(f"{field}.discardLocalSsd", discards, None, True)
     stops = "maxRunDuration" in scheduling and scheduling["instanceTerminationAction"] == "STOP"
     if has_ssds and stops and not discards:
         why = "It must be true for a VM with local SSDs that its maximum run duration stops."
@@ -269,9 +248,7 @@ def boot_source(
     compute: Compute, project: str, params: dict, field: str
 ) -> tuple[dict, dict[str, str]]:
     """Return the image that a boot disk boots, and what its resource says it was made from."""
-    if not params.get("sourceImage"):
-        raise invalid("resource.disks[0]", "", "Boot disk must have a source specified.")
-    image = resolve(compute, project, params["sourceImage"], f"{field}.sourceImage")
+    image = resolve(compute, project, params.get("sourceImage", ""), f"{field}.sourceImage")
     check_ready(image)
     return image, {"sourceImage": image["selfLink"], "sourceImageId": image["id"]}
 
@@ -287,19 +264,6 @@ def check_unused(disk: dict) -> None:
         path, user = disk["selfLink"].removeprefix(LINK), disk["users"][0].removeprefix(LINK)
         message = f"The disk resource '{path}' is already being used by '{user}'"
         raise ApiError(400, "resourceInUseByAnotherResource", message)
-
-
-def check_not_copied(compute: Compute, project: str, what: str, path: str, disks: set[str]) -> None:
-    """Raise the refusal of an instance or a disk while Google copies one of these disks to a snapshot.
-
-    https://docs.cloud.google.com/compute/docs/troubleshooting/vm-startup quotes it for the start of an instance;
-    that Google refuses a deletion likewise is assumed.
-    """
-    for snapshot in compute.project_row(project).get("snapshots", []):
-        if snapshot["status"] == "UPLOADING" and snapshot["sourceDisk"] in disks:
-            user = snapshot["selfLink"].removeprefix(LINK)
-            message = f"The {what} resource '{path}' is already being used by '{user}'"
-            raise ApiError(400, "resourceInUseByAnotherResource", message)
 
 
 # --- methods
@@ -401,7 +365,6 @@ async def delete_disk(compute: Compute, call: Call) -> dict:
     disk = find_disk(compute, project, zone, name)
     check_unused(disk)
     path = disk["selfLink"].removeprefix(LINK)
-    check_not_copied(compute, project, "disk", path, {disk["selfLink"]})
     del compute.disks[project, zone, name]
     compute.drop("disks", disk["id"])
     operation = compute.operation(

@@ -13,7 +13,7 @@ import itertools
 from typing import Any
 
 from localcloud.compute import catalog, networks
-from localcloud.compute.checks import fingerprint, invalid, missing
+from localcloud.compute.checks import fingerprint, invalid, served
 from localcloud.compute.fields import honoured
 from localcloud.compute.networks import Place
 from localcloud.compute.state import Compute
@@ -26,7 +26,6 @@ INTERFACE = (
     "subnetwork",
     "accessConfigs",
     "nicType",
-    "stackType",
 )
 ACCESS = ("kind", "type", "name", "networkTier")
 MOST = 10
@@ -44,16 +43,13 @@ def network_interfaces(
         raise invalid(field, "", f"At most {MOST} network interfaces are allowed.")
     places = []
     for index, each in enumerate(given):
-        check_interface(f"{field}[{index}]", kind, each)
+        check_interface(f"{field}[{index}]", each)
         places.append(networks.find(compute, project, region, each, f"{field}[{index}]"))
     check_distinct(field, places)
     for index, (each, place) in enumerate(zip(given, places, strict=True)):
         check_profile(f"{field}[{index}]", zone, kind, each, place)
-        if index and each.get("accessConfigs"):
-            raise missing(f"{field}[{index}] with an external address")
-    if places[0].zone:
-        why = "The first interface cannot be in a network with an RDMA network profile."
-        raise invalid(f"{field}[0].network", places[0].network["selfLink"], why)
+        if index:
+            served(f"{field}[{index}].accessConfigs", each.get("accessConfigs") or [], [])
     if sum(bool(place.zone) for place in places) > networks.RDMA.get(kind.name, 0):
         most = networks.RDMA[kind.name]
         raise invalid(field, "", f"{kind.name} supports at most {most} interfaces of type MRDMA.")
@@ -118,26 +114,12 @@ def access_config(given: dict, address: str) -> dict[str, Any]:
     }
 
 
-def check_interface(field: str, kind: catalog.MachineType, given: dict) -> None:
+def check_interface(field: str, given: dict) -> None:
     honoured(field, given, INTERFACE)
-    if given.get("stackType") not in (None, "IPV4_ONLY"):
-        raise missing(f"{field}.stackType")
-    if given.get("nicType") == "VIRTIO_NET" and kind.name.startswith(catalog.GVNIC_ONLY):
-        raise invalid(f"{field}.nicType", "VIRTIO_NET", f"{kind.name} supports gVNIC only.")
-    if given.get("nicType") in ("IDPF", "IRDMA"):  # of machines that are not sold here
-        why = f"{kind.name} supports GVNIC and VIRTIO_NET."
-        raise invalid(f"{field}.nicType", given["nicType"], why)
+    served(f"{field}.nicType", given.get("nicType"), None, "GVNIC", "MRDMA")
     configs = given.get("accessConfigs") or []
     if len(configs) > 1:
-        raise invalid(
-            f"{field}.accessConfigs", "", "At most one access config currently supported."
-        )
+        why = "At most one access config currently supported."
+        raise invalid(f"{field}.accessConfigs", "", why)
     for config in configs:
-        check_access(f"{field}.accessConfigs[0]", config)
-
-
-def check_access(field: str, config: dict) -> None:
-    honoured(field, config, ACCESS)
-    if config.get("type", "ONE_TO_ONE_NAT") != "ONE_TO_ONE_NAT":
-        why = "The default and only option is ONE_TO_ONE_NAT."
-        raise invalid(f"{field}.type", config["type"], why)
+        honoured(f"{field}.accessConfigs[0]", config, ACCESS)

@@ -23,6 +23,7 @@ from localcloud.compute.checks import (
     invalid,
     last,
     not_found,
+    served,
 )
 from localcloud.compute.fields import (
     check_policies,
@@ -136,8 +137,6 @@ def check_machine_type(zone: str, link: str) -> catalog.MachineType:
     if found is None:
         why = f"Machine type with name '{last(link)}' does not exist in zone '{zone}'."
         raise invalid("resource.machineType", link, why)
-    if "zones/" in link and f"zones/{zone}/" not in link:
-        raise invalid("resource.machineType", link, f"Machine type must be in zone '{zone}'.")
     return found
 
 
@@ -150,24 +149,12 @@ def check_accelerators(
     wanted = body.get("guestAccelerators", [])
     path = f"projects/{project}/zones/{zone}/acceleratorTypes/"
     if kind.accelerator:
-        for item in wanted:
-            if (last(item.get("acceleratorType", "")), item.get("acceleratorCount")) != (
-                kind.accelerator,
-                kind.accelerator_count,
-            ):
-                message = f"{kind.name} comes with {kind.accelerator_count} {kind.accelerator}; other guest accelerators"
-                raise ApiError(
-                    400, "badRequest", f"{message} are not supported with this machine type."
-                )
+        served("resource.guestAccelerators of a machine type that has them", wanted, [])
         wanted = [{"acceleratorType": kind.accelerator, "acceleratorCount": kind.accelerator_count}]
     result = []
     for item in wanted:
         link, count = item.get("acceleratorType", ""), item.get("acceleratorCount", 0)
         name = last(link)
-        if "zones/" in link and f"zones/{zone}/" not in link:
-            raise invalid(
-                "resource.guestAccelerators[0].acceleratorType", link, f"Must be in zone '{zone}'."
-            )
         if name not in catalog.accelerators_in(zone):
             raise not_found(path + name)
         if not kind.accelerator:

@@ -20,37 +20,17 @@ from localcloud.compute.checks import (
     fingerprint,
     invalid,
     last,
-    missing,
     not_found,
+    served,
     written,
 )
 from localcloud.compute.fields import honoured
 from localcloud.compute.state import Compute
 from localcloud.errors import ApiError
 
-LEAST_MTU, MOST_MTU = 1300, 8896
 LONGEST_PREFIX = 29
-NETWORK = (
-    "name",
-    "description",
-    "autoCreateSubnetworks",
-    "mtu",
-    "networkProfile",
-    "routingConfig",
-    "networkFirewallPolicyEnforcementOrder",
-    "kind",
-)
-SUBNETWORK = (
-    "name",
-    "description",
-    "network",
-    "region",
-    "ipCidrRange",
-    "privateIpGoogleAccess",
-    "stackType",
-    "purpose",
-    "kind",
-)
+NETWORK = ("name", "description", "autoCreateSubnetworks", "mtu", "networkProfile")
+SUBNETWORK = ("name", "description", "network", "region", "ipCidrRange")
 
 
 async def insert_network(compute: Compute, call: Call) -> dict:
@@ -63,8 +43,6 @@ async def insert_network(compute: Compute, call: Call) -> dict:
         raise already_exists(path)
     profile = check_profile(compute, project, body)
     mtu = body.get("mtu") or (networks.RDMA_MTU if profile else networks.MTU)
-    if not LEAST_MTU <= mtu <= MOST_MTU:
-        raise invalid("resource.mtu", mtu, f"Must be between {LEAST_MTU} and {MOST_MTU}.")
     row = {
         "kind": "compute#network",
         "id": compute.new_id(),
@@ -74,7 +52,7 @@ async def insert_network(compute: Compute, call: Call) -> dict:
         "selfLink": LINK + path,
         "autoCreateSubnetworks": False,
         "mtu": mtu,
-        "routingConfig": {"routingMode": "REGIONAL", **(body.get("routingConfig") or {})},
+        "routingConfig": {"routingMode": "REGIONAL"},
         "networkFirewallPolicyEnforcementOrder": "AFTER_CLASSIC_FIREWALL",
         **({"networkProfile": profile} if profile else {}),
     }
@@ -84,22 +62,13 @@ async def insert_network(compute: Compute, call: Call) -> dict:
 
 def check_profile(compute: Compute, project: str, body: dict) -> str:
     """The link of the profile of a new network; "" for an ordinary one."""
-    automatic, wanted = body.get("autoCreateSubnetworks"), body.get("networkProfile") or ""
-    if automatic is None:
-        why = "Legacy networks are no longer supported."
-        raise invalid("resource.autoCreateSubnetworks", "", why)
+    served("resource.autoCreateSubnetworks", body.get("autoCreateSubnetworks"), False)
+    wanted = body.get("networkProfile") or ""
     if not wanted:
-        if automatic:
-            raise missing("resource.autoCreateSubnetworks")
         return ""
-    if "/networkProfiles/" not in wanted:
-        raise invalid("resource.networkProfile", wanted, "The URL is malformed.")
     path = f"projects/{project}/global/networkProfiles/{last(wanted)}"
     if LINK + path not in [row["selfLink"] for _, row in networks.profiles(compute, project)]:
         raise not_found(path)
-    if automatic:
-        why = "The network profile does not allow auto mode."
-        raise invalid("resource.autoCreateSubnetworks", "true", why)
     return LINK + path
 
 
@@ -121,8 +90,6 @@ async def insert_subnetwork(compute: Compute, call: Call) -> dict:
         place = catalog.ZONES[zone]
         message = f"Network profile only allows resource creation in location {place}."
         raise ApiError(400, "invalid", message)
-    if body.get("stackType", "IPV4_ONLY") != "IPV4_ONLY":
-        raise missing("resource.stackType")
     addresses = check_range(compute, project, LINK + above, body.get("ipCidrRange", ""))
     row = {
         "kind": "compute#subnetwork",
@@ -137,7 +104,7 @@ async def insert_subnetwork(compute: Compute, call: Call) -> dict:
         "region": f"{LINK}projects/{project}/regions/{region}",
         "stackType": "IPV4_ONLY",
         "purpose": "PRIVATE",
-        "privateIpGoogleAccess": body.get("privateIpGoogleAccess", False),
+        "privateIpGoogleAccess": False,
         "fingerprint": fingerprint(path),
     }
     return make(compute, call, row, networks.made_subnetworks(compute, project))

@@ -15,8 +15,8 @@ from localcloud.compute.checks import (
     check_description,
     check_name,
     invalid,
-    missing,
     not_found,
+    served,
     written,
 )
 from localcloud.compute.fields import honoured
@@ -64,26 +64,18 @@ async def insert_policy(compute: Compute, call: Call) -> dict:
 
 
 def check_workload(workload: dict) -> dict:
-    honoured("resource.workloadPolicy", workload, WORKLOAD)
-    if workload.get("type") != "HIGH_THROUGHPUT" or not workload.get("acceleratorTopology"):
-        raise missing(
-            "resource.workloadPolicy without type HIGH_THROUGHPUT and acceleratorTopology"
-        )
-    if not TOPOLOGY.fullmatch(workload["acceleratorTopology"]):
-        field = "resource.workloadPolicy.acceleratorTopology"
-        raise invalid(
-            field, workload["acceleratorTopology"], "Must be sizes joined by x, such as 4x4."
-        )
+    field, topology = "resource.workloadPolicy", workload.get("acceleratorTopology", "")
+    honoured(field, workload, WORKLOAD)
+    served(f"{field}.type", workload.get("type"), "HIGH_THROUGHPUT")
+    if not TOPOLOGY.fullmatch(topology):
+        why = "Must be sizes joined by x, such as 4x4."
+        raise invalid(f"{field}.acceleratorTopology", topology, why)
     return {"acceleratorTopologyMode": "AUTO_CONNECT", **workload}
 
 
 def check_placement(placement: dict) -> dict:
     """Machines close together."""
-    field = "resource.groupPlacementPolicy"
-    honoured(field, placement, ("collocation",))
-    if placement.get("collocation") != "COLLOCATED":
-        why = "Either collocation or availabilityDomainCount must be specified."
-        raise invalid(field, "", why)
+    served("resource.groupPlacementPolicy", placement, {"collocation": "COLLOCATED"})
     return placement
 
 

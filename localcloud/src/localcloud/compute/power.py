@@ -24,7 +24,7 @@ from localcloud.compute import blocks, contents, flex, networks, quotas, reserva
 from localcloud.compute.checks import last
 from localcloud.compute.state import Compute, Instance
 from localcloud.errors import ApiError
-from localcloud.machines import links, processes, sandbox
+from localcloud.machines import processes, sandbox
 
 log = logging.getLogger("localcloud")
 
@@ -158,7 +158,6 @@ async def power_on(compute: Compute, instance: Instance) -> bool:
     busy = compute.settings.first_boot if instance.learns or instance.plain_image else 0
     chips = chips_on(instance, compute.sandbox)
     await contents.lay_out(compute, instance)
-    await asyncio.to_thread(links.up, compute, instance)
     ssds = blocks.plug_ssds(compute, instance)
     machine = sandbox.Machine(
         folder, *about, *chips, instance.peers, learns, busy, devices_open=ssds
@@ -256,7 +255,6 @@ async def take_down(compute: Compute, instance: Instance, grace: float | None) -
     if process is not None:
         await asyncio.to_thread(process.wait)
     await compute.close_address(instance.address)
-    await asyncio.to_thread(links.down, instance)
     instance.ends_at = None
 
 

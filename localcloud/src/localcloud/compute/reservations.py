@@ -1,10 +1,10 @@
 """Reservations: room in a zone for so many machines of a kind; which machines use it, and whether
 there is some left.
 
-Own ones and those that another project shares. A machine uses one only if it names it. What is in use follows
+A machine uses one only if it names it. What is in use follows
 from the instances that there are. The methods are those of reservations_api.py.
 
-Not covered: reservations that any machine uses, calendars.
+Not covered: reservations that any machine uses, those that another project shares, calendars.
 """
 
 from __future__ import annotations
@@ -37,13 +37,7 @@ def named(compute: Compute, project: str, zone: str, affinity: dict) -> dict | N
     values = affinity.get("values") or [""]
     parts = values[0].split("/")
     owner = parts[1] if len(parts) == 4 else project
-    row = compute.reservations.get((owner, zone, parts[-1]))
-    if row is None:
-        return None
-    if owner == project:
-        return row
-    shared = (row.get("shareSettings") or {}).get("projectMap") or {}
-    return row if project in shared else None
+    return compute.reservations.get((owner, zone, parts[-1]))
 
 
 def check(compute: Compute, project: str, zone: str, body: dict, kind: catalog.MachineType) -> None:

@@ -11,9 +11,8 @@ from localcloud.compute.checks import (
     LINK,
     already_exists,
     check_name,
-    check_types_are_names,
     invalid,
-    missing,
+    served,
     written,
 )
 from localcloud.compute.fields import honoured
@@ -23,13 +22,7 @@ from localcloud.compute.state import Compute
 from localcloud.compute.templates import change
 
 SPECIFIC = "resource.specificReservation"
-KEPT: tuple[str, ...] = (
-    "name",
-    "description",
-    "specificReservation",
-    "specificReservationRequired",
-)
-KEPT += ("shareSettings", "deploymentType", "deleteAtTime", "zone", "kind")
+KEPT = ("name", "specificReservation", "specificReservationRequired", "deploymentType")
 
 
 async def insert_reservation(compute: Compute, call: Call) -> dict:
@@ -37,14 +30,16 @@ async def insert_reservation(compute: Compute, call: Call) -> dict:
     body = written({"$ref": "Reservation"}, call.body)
     check_name("resource.name", body.get("name", ""))
     honoured("resource", body, KEPT)
+    is_named = body.get("specificReservationRequired")
+    served("resource.specificReservationRequired", is_named, True)
     specific = body.get("specificReservation") or {}
-    if specific.get("sourceInstanceTemplate"):
-        raise missing(f"{SPECIFIC}.sourceInstanceTemplate")
-    if not body.get("specificReservationRequired"):
-        raise missing("a reservation without specificReservationRequired")
-    check_properties(zone, specific.get("instanceProperties") or {})
-    if int(specific.get("count", 0)) < 1:
-        raise invalid("resource.specificReservation.count", specific.get("count"), "Must be 1 up.")
+    honoured(SPECIFIC, specific, ("count", "instanceProperties"))
+    properties = specific.get("instanceProperties") or {}
+    honoured(f"{SPECIFIC}.instanceProperties", properties, ("machineType",))
+    name = properties.get("machineType", "")
+    if catalog.machine_type(zone, name) is None:
+        field = f"{SPECIFIC}.instanceProperties.machineType"
+        raise invalid(field, name, f"There is none in {zone}.")
     path = f"projects/{project}/zones/{zone}/reservations/{body['name']}"
     if (project, zone, body["name"]) in compute.reservations:
         raise already_exists(path)
@@ -63,18 +58,6 @@ async def insert_reservation(compute: Compute, call: Call) -> dict:
         compute.write("reservations", row["id"], row)
 
     return change(compute, call, "insert", path, row["id"], keep)
-
-
-def check_properties(zone: str, properties: dict) -> None:
-    """Whether a zone has machines such as a reservation is for."""
-    where = f"{SPECIFIC}.instanceProperties"
-    name = properties.get("machineType", "")
-    if not name:
-        raise invalid(f"{where}.machineType", "", "Machine type must be specified.")
-    check_types_are_names(where, properties)
-    if catalog.machine_type(zone, name) is None:
-        raise invalid(f"{where}.machineType", name, f"There is none in {zone}.")
-    honoured(where, properties, ("machineType",))
 
 
 async def list_reservations(compute: Compute, call: Call) -> dict:

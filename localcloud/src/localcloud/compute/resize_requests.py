@@ -19,12 +19,12 @@ import asyncio
 from typing import Any
 
 from localcloud.call import Call
-from localcloud.compute import catalog, checks, flex, groups_api, power, slices
+from localcloud.compute import checks, flex, groups_api, power, slices
 from localcloud.compute import groups as compute_groups
-from localcloud.compute.checks import LINK, invalid, last
+from localcloud.compute.checks import LINK, invalid
+from localcloud.compute.fields import honoured
 from localcloud.compute.state import Compute, Group, template_key
 from localcloud.compute.templates import change
-from localcloud.errors import ApiError
 
 SHORTEST, LONGEST = 600, 604800  # seconds of requestedRunDuration
 HONOURED = ("name", "description", "instances", "requestedRunDuration", "kind")
@@ -42,14 +42,10 @@ def resume(compute: Compute) -> None:
 async def insert(compute: Compute, call: Call) -> dict:
     group = groups_api.open_group(compute, call)
     body = checks.written({"$ref": "InstanceGroupManagerResizeRequest"}, call.body)
-    for field in body:
-        if field not in HONOURED and body[field]:
-            raise checks.missing(f"resource.{field}")
+    honoured("resource", body, HONOURED)
     checks.check_description(body)
     check_group(compute, group)
     names = [row.get("name", "") for row in body.get("instances") or []]
-    if not names:
-        raise checks.missing("resource without instances")
     groups_api.check_new_names(group, names, "resource.instances.name")
     check_duration(body)
     name, path = body["name"], f"{group.path}/resizeRequests/{body['name']}"
@@ -78,34 +74,22 @@ async def insert(compute: Compute, call: Call) -> dict:
 def check_group(compute: Compute, group: Group) -> None:
     """Raise Google's error for a group that takes no resize requests."""
     properties = compute.templates[template_key(group.resource["instanceTemplate"])]["properties"]
-    zone = group.zones[0]
-    kind = catalog.machine_type(zone, last(properties["machineType"]))
-    if kind and kind.is_tpu:
-        message = "Creating resize requests for managed instance group with TPU is not allowed"
-        raise ApiError(400, "invalid", message)
     model = properties.get("scheduling", {}).get("provisioningModel", "STANDARD")
-    if model != "FLEX_START":
-        why = "Resize requests need the provisioning model FLEX_START or RESERVATION_BOUND."
-        raise invalid("instanceTemplate.properties.scheduling.provisioningModel", model, why)
     affinity = properties.get("reservationAffinity", {}).get("consumeReservationType", "")
-    if affinity != "NO_RESERVATION":
-        why = "Flex-start needs NO_RESERVATION."
-        raise invalid("instanceTemplate.properties.reservationAffinity", affinity, why)
     action = group.resource["instanceLifecyclePolicy"]["defaultActionOnFailure"]
-    if action != "DO_NOTHING":
-        why = "Repairs must be turned off (DO_NOTHING) for resize requests."
-        raise invalid("instanceLifecyclePolicy.defaultActionOnFailure", action, why)
     shape = group.resource["distributionPolicy"]["targetShape"]
-    if shape != "ANY_SINGLE_ZONE":
-        why = "It must be ANY_SINGLE_ZONE for resize requests."
-        raise invalid("distributionPolicy.targetShape", shape, why)
+    for field, value, needed in (
+        ("instanceTemplate.properties.scheduling.provisioningModel", model, "FLEX_START"),
+        ("instanceTemplate.properties.reservationAffinity", affinity, "NO_RESERVATION"),
+        ("instanceLifecyclePolicy.defaultActionOnFailure", action, "DO_NOTHING"),
+        ("distributionPolicy.targetShape", shape, "ANY_SINGLE_ZONE"),
+    ):
+        if value != needed:
+            raise invalid(field, value, f"It must be {needed} for resize requests.")
 
 
 def check_duration(body: dict) -> None:
-    """With flex-start it may be missing: the template says how long machines run."""
-    if "requestedRunDuration" not in body:
-        return
-    seconds = int(body["requestedRunDuration"].get("seconds", 0))
+    seconds = int(body.get("requestedRunDuration", {}).get("seconds", 0))
     if not SHORTEST <= seconds <= LONGEST:
         why = "It must be between 10 minutes and 7 days."
         raise invalid("resource.requestedRunDuration.seconds", seconds, why)
@@ -155,8 +139,8 @@ def members(group: Group, row: dict) -> list[str]:
 def body_of(compute: Compute, group: Group, name: str, row: dict) -> dict:
     """What an insert of a member says; it runs no longer than its request."""
     body = compute_groups.body_of(compute, group, name)
-    most = row.get("requestedRunDuration", body["scheduling"]["maxRunDuration"])
-    scheduling = {**body["scheduling"], "maxRunDuration": {"seconds": str(most["seconds"])}}
+    most = {"seconds": str(row["requestedRunDuration"]["seconds"])}
+    scheduling = {**body["scheduling"], "maxRunDuration": most}
     return {**body, "scheduling": scheduling}
 
 

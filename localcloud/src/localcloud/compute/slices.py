@@ -21,18 +21,7 @@ from localcloud.compute.make import make_instance
 from localcloud.compute.state import Compute, Group, Instance
 from localcloud.errors import ApiError
 
-HONOURED = {
-    "name",
-    "description",
-    "baseInstanceName",
-    "targetSize",
-    "instanceTemplate",
-    "updatePolicy",
-    "allInstancesConfig",
-    "instanceLifecyclePolicy",
-    "targetSizePolicy",
-    "resourcePolicies",
-}
+OWN = ("targetSizePolicy", "resourcePolicies")  # fields of a group that a regional one has not
 POLICY = "resource.resourcePolicies.workloadPolicy"
 
 
@@ -42,13 +31,10 @@ def check(
     """Fields of a zonal group's resource that a regional one lacks."""
     link = (body.get("resourcePolicies") or {}).get("workloadPolicy", "")
     mode = (body.get("targetSizePolicy") or {}).get("mode", "")
-    if not link:
-        raise checks.missing("a zonal group without a workload policy")
     found = re.fullmatch(r"(?:.*/)?projects/([^/]+)/regions/([^/]+)/resourcePolicies/([^/]+)", link)
-    if not found:
-        raise invalid(POLICY, link, "The URL is malformed.")
-    if found[2] != region:
-        raise invalid(POLICY, link, f"The policy must be in the region of the group, {region}.")
+    if not found or found[2] != region:
+        why = f"It must be the URL of a policy in the region of the group, {region}."
+        raise invalid(POLICY, link, why)
     policy = policies.find(compute, found[1], region, found[3])
     if mode != "BULK":  # the words are Google's
         message = "MIGs with TPU accelerator topology require BULK mode in target size policy"
@@ -60,10 +46,8 @@ def check(
     if not tpus.is_topology(kind, topology):
         why = f"Machine type {kind} does not support accelerator topology {topology}."
         raise invalid(POLICY, link, why)
-    if (body.get("instanceLifecyclePolicy") or {}).get("defaultActionOnFailure") != "DO_NOTHING":
-        raise checks.missing(
-            "repair of a group in BULK mode; instanceLifecyclePolicy.defaultActionOnFailure"
-        )
+    action = (body.get("instanceLifecyclePolicy") or {}).get("defaultActionOnFailure")
+    checks.served("instanceLifecyclePolicy.defaultActionOnFailure", action, "DO_NOTHING")
     return {
         "targetSizePolicy": {"mode": mode},
         "resourcePolicies": {"workloadPolicy": policy["selfLink"]},

@@ -235,20 +235,15 @@ class Compute:
                 self.operations[row["name"]] = row
             else:
                 self.drop("operations", row["name"])
-        for row in self.read("disks"):
-            _, project, _, zone, _, name = row["selfLink"].removeprefix(LINK).split("/")
-            self.disks[project, zone, name] = row
         for row in self.read("templates"):
             self.templates[template_key(row["selfLink"])] = row
         for row in self.read("groups"):
             group = Group(**row)
             self.groups[group.key] = group
-        for row in self.read("policies"):
-            _, project, _, region, _, name = row["selfLink"].removeprefix(LINK).split("/")
-            self.policies[project, region, name] = row
-        for row in self.read("reservations"):
-            _, project, _, zone, _, name = row["selfLink"].removeprefix(LINK).split("/")
-            self.reservations[project, zone, name] = row
+        for kind in ("disks", "policies", "reservations"):
+            for row in self.read(kind):  # by project, zone or region, and name
+                _, project, _, place, _, name = row["selfLink"].removeprefix(LINK).split("/")
+                getattr(self, kind)[project, place, name] = row
         for row in self.read("projects"):
             self.settled[row["project"]] = row
 

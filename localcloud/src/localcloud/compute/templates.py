@@ -17,10 +17,10 @@ from localcloud.compute.checks import (
     check_description,
     check_types_are_names,
     invalid,
-    missing,
     not_found,
     written,
 )
+from localcloud.compute.fields import honoured
 from localcloud.compute.listing import listed
 from localcloud.compute.make import make_instance
 from localcloud.compute.state import Compute, template_key
@@ -60,9 +60,7 @@ async def insert_template(compute: Compute, call: Call) -> dict:
     check_description(body)
     if template_key(path) in compute.templates:
         raise already_exists(path)
-    for field in ("sourceInstance", "sourceInstanceParams"):
-        if body.get(field):
-            raise missing(f"resource.{field}")
+    honoured("resource", body, ("name", "description", "properties"))
     check_properties(compute, project, body.get("properties", {}))
     for number, interface in enumerate(body["properties"]["networkInterfaces"]):
         interface["name"] = f"nic{number}"

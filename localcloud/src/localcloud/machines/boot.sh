@@ -78,11 +78,6 @@ build_root() { # BIND...
 mount_kernel() {
     mount -t proc proc "$new/proc"
     mount --rbind /sys "$new/sys"
-    # Of a machine with several interfaces, whose devices a /sys of another network does not show.
-    if [[ -d $folder/sysfs ]] && mount -t sysfs sysfs "$folder/sysfs" 2>/dev/null; then
-        mount --bind "$folder/sysfs/class/net" "$new/sys/class/net"
-        mount --bind "$folder/sysfs/devices/virtual/net" "$new/sys/devices/virtual/net"
-    fi
     # The devices that JAX and others count. A host without PCI has no such folder.
     [[ ! -d $folder/pci || ! -d $new/sys/bus/pci/devices ]] || mount --bind "$folder/pci" "$new/sys/bus/pci/devices"
     mount --rbind /dev "$new/dev"
