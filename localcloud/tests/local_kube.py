@@ -36,6 +36,9 @@ def gpu_pool(name: str = "t4", **fields) -> dict:
     return {"name": name, "initialNodeCount": 0, "autoscaling": scaling, "config": config, **fields}
 
 
+TOLERATED = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+
+
 def job(name: str, script: str, count: int = 1, gpus: int = 0, **spec) -> dict:
     """An indexed Job of pods that run a script."""
     container = {"name": "main", "image": "debian:12", "command": ["bash", "-c", script]}
@@ -45,6 +48,7 @@ def job(name: str, script: str, count: int = 1, gpus: int = 0, **spec) -> dict:
     if gpus:
         container["resources"] = {"limits": {"nvidia.com/gpu": gpus}}
         pod["nodeSelector"] = {"cloud.google.com/gke-accelerator": "nvidia-tesla-t4"}
+        pod["tolerations"] = [TOLERATED]
     container |= spec.pop("container", {})
     base = {
         "completionMode": "Indexed",

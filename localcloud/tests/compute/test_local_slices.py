@@ -139,7 +139,7 @@ def test_refusals(client):
     refused = error(
         client.call("POST", GROUPS, group_body("s", link.replace("us-east5", "us-east1")))
     )
-    assert refused[0] == 400 and "must be in the region" in refused[2]
+    assert refused[0] == 400 and "must be the URL of a policy in the region" in refused[2]
     assert (
         error(client.call("POST", GROUPS, group_body("s", link.replace("2x2x2", "8x8"))))[0] == 404
     )

@@ -139,7 +139,7 @@ def test_kubectl_sees_and_reaches_pods(kube):
     ("change", "words"),
     [
         ({"spec.paralellism": 2}, 'unknown field "spec.paralellism"'),
-        ({"spec.parallelism": "2"}, "cannot unmarshal string"),
+        ({"spec.parallelism": "2"}, 'cannot unmarshal "2"'),
         ({"metadata.name": "Upper"}, "a lowercase RFC 1123 subdomain"),
         ({"metadata.labels": {"a": "b c"}}, "a valid label must be"),
         ({"spec.template.metadata": {"labels": {"-": "b"}}}, "name part must consist of"),

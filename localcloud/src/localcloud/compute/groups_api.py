@@ -293,7 +293,8 @@ async def delete_instances(compute: Compute, call: Call) -> dict:
     for link in body.get("instances") or []:
         name = checks.last(link)
         is_there = name in compute_groups.wanted(group)
-        if is_there and link_of(compute, group, name).endswith("/".join(link.split("/")[-4:])):
+        zonal = "/".join(link_of(compute, group, name).split("/")[-4:]) if is_there else None
+        if zonal and link.endswith(zonal):
             names.append(name)
         elif not body.get("skipInstancesOnValidationError"):
             raise checks.invalid("instances", link, f"It is not a member of {group.path}.")

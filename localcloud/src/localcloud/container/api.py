@@ -22,7 +22,7 @@ from localcloud.compute import catalog
 from localcloud.container import planes
 from localcloud.container.checks import NODE_VERSION, bad, check_cluster, check_pool, filled_pool
 from localcloud.container.state import LINK, Container, shown, stamp
-from localcloud.errors import ApiError
+from localcloud.errors import ApiError, unserved
 from localcloud.kubernetes import nodes, schema
 
 
@@ -92,8 +92,7 @@ async def create(
     container: Container, call: Call, project: str, place: str, rest: list[str]
 ) -> dict:
     wanted = copy.deepcopy((call.body or {}).get("cluster") or {})
-    if place not in catalog.ZONES:
-        raise ApiError(501, "notImplemented", "The embedded cloud's clusters are in one zone each")
+    unserved(place not in catalog.ZONES, "clusters in several zones")
     check_cluster(wanted, project)
     name, pools = wanted["name"], wanted.pop("nodePools", None) or []
     try:

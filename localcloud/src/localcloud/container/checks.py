@@ -66,9 +66,6 @@ def check_cluster(cluster: dict, project: str) -> None:
 
 def check_labels(labels: dict[str, str]) -> None:
     """Refuse labels that the machines of a cluster cannot have."""
-    for key in labels:
-        if key.startswith("goog-"):
-            raise bad(f'Label key "{key}" is reserved: it begins with "goog-".')
     try:
         checks.check_labels(labels)
     except ApiError as error:
@@ -106,15 +103,10 @@ def check_shutdown(config: dict) -> None:
     if seconds is None:
         return
     if seconds not in (0, 30, 120):
-        raise bad(
-            f"Invalid value for shutdown_grace_period_seconds: {seconds}. Must be one of 0, 30, 120."
-        )
+        why = "Must be one of 0, 30, 120."
+        raise bad(f"Invalid value for shutdown_grace_period_seconds: {seconds}. {why}")
     if not config.get("spot"):
         raise bad("shutdown_grace_period_seconds is only supported for Spot VMs.")
-    if kubelet.get("shutdownGracePeriodCriticalPodsSeconds", 0) > seconds:
-        raise bad(
-            "shutdown_grace_period_critical_pods_seconds must not exceed shutdown_grace_period_seconds."
-        )
 
 
 def check_scaling(pool: dict) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from localcloud.errors import ApiError
+from localcloud.errors import unserved
 
 # Kind -> its fields, and of what is in them the fields that are kept; None: all.
 NODE: dict[str, Any] = dict.fromkeys(
@@ -66,8 +66,7 @@ def is_on(value: Any) -> bool:
 def check(what: str, body: dict, kept: dict) -> None:
     """Refuse what a body says beyond the fields that are kept."""
     for key, value in body.items():
-        if key not in kept and is_on(value):
-            raise ApiError(501, "notImplemented", f"The embedded cloud's {what} have no {key}")
+        unserved(key not in kept and is_on(value), f"{what} with {key}")
         if kept.get(key):
             for row in value if isinstance(value, list) else [value]:
                 check(f"{what}.{key}", row, kept[key])

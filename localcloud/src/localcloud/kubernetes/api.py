@@ -8,6 +8,7 @@ Not covered: watches, other bodies than JSON, patches other than merge patches, 
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import logging
@@ -25,7 +26,6 @@ from localcloud.kubernetes.changes import delete, replace
 from localcloud.kubernetes.kinds import (
     KINDS,
     Kind,
-    NoPage,
     Refusal,
     is_leaving,
     no_method,
@@ -100,9 +100,6 @@ async def guarded(
             await suffer(fault, request, injected)
     except Refusal as refusal:
         response = refused(refusal)
-    except NoPage:
-        headers = {"X-Content-Type-Options": "nosniff"}
-        response = web.Response(status=404, text="404 page not found\n", headers=headers)
     except ConnectionError:
         response = web.Response(status=499)
     except web.HTTPRequestEntityTooLarge:
@@ -152,10 +149,8 @@ def verb_of_resource(request: web.Request) -> str:
     )
 
 
-def kind_of(cloud: Cloud, plane: Plane, request: web.Request, owner: Owner) -> Kind:
-    """The kind of the objects at a path. A caller without the right gets the 403 even if there is no
-    such kind.
-    """
+def kind_of(request: web.Request) -> Kind:
+    """The kind of the objects at a path."""
     match = request.match_info
     kind, sub = KINDS.get(match["plural"]), match.get("sub")
     if (
@@ -164,10 +159,7 @@ def kind_of(cloud: Cloud, plane: Plane, request: web.Request, owner: Owner) -> K
         or (sub and sub not in kind.subresources)
         or not is_place_of(kind, match)
     ):
-        about = [match.get(key, "") for key in ("namespace", "name", "sub")]
-        group = match["group"].rpartition("/")[0]
-        rbac.require(cloud, plane, owner, verb_of_resource(request), group, match["plural"], *about)
-        raise paths.nothing_at(request.path.strip("/"))
+        raise paths.nothing()
     if request.method not in METHODS.get(sub or "", (request.method,)):
         raise no_method()
     return kind
@@ -212,7 +204,7 @@ async def collection(
 ) -> web.StreamResponse:
     if "name" in request.match_info:
         return await single(cloud, plane, request, owner)
-    kind = kind_of(cloud, plane, request, owner)
+    kind = kind_of(request)
     namespace, verb = request.match_info.get("namespace", ""), verb_of(request)
     rbac.require(cloud, plane, owner, verb, kind.group, kind.plural, namespace)
     if verb == "create":
@@ -237,7 +229,7 @@ async def collection(
 async def single(
     cloud: Cloud, plane: Plane, request: web.Request, owner: Owner
 ) -> web.StreamResponse:
-    kind, match = kind_of(cloud, plane, request, owner), request.match_info
+    kind, match = kind_of(request), request.match_info
     name, sub = match["name"], match.get("sub", "")
     namespace = match.get("namespace", "") if kind.namespaced else ""
     verb = verb_of_resource(request)
@@ -263,5 +255,10 @@ async def single(
     if request.method != "PATCH" or kind.plural != "pods":
         raise no_method()
     strict, _ = queries.flags(request)
-    made = replace(plane, thing, await patches.patched(request, thing), strict)
+    made = replace(
+        plane,
+        thing,
+        patches.merge(copy.deepcopy(thing), await bodies.read(request, "Pod", bodies.MERGE)),
+        strict,
+    )
     return shown(request, plane, kind, made)

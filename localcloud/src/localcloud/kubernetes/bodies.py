@@ -9,23 +9,20 @@ from aiohttp import web
 
 from localcloud.kubernetes.kinds import Refusal
 
-TYPE = "application/json"
+TYPE, MERGE = "application/json", "application/merge-patch+json"
 OPTIONS = "DeleteOptions"
 
 
-async def read(request: web.Request, of: str) -> Any:
+async def read(request: web.Request, of: str, kind: str = TYPE) -> Any:
     """Return the object of kind `of` that a request carries; the options of a deletion may be
     nothing.
     """
-    kind = request.content_type if "Content-Type" in request.headers else TYPE
     data = await request.read()
     if not data and of == OPTIONS:
         return {}
-    if kind != TYPE:
-        message = (
-            "the body of the request was in an unknown format - accepted media types include: "
-        )
-        raise Refusal(415, "UnsupportedMediaType", message + TYPE)
+    if request.headers.get("Content-Type", TYPE) != kind:
+        message = f"the body of the request was in an unknown format - accepted media types: {kind}"
+        raise Refusal(415, "UnsupportedMediaType", message)
     try:
         found = json.loads(data)
         if not isinstance(found, dict):

@@ -15,8 +15,6 @@ KEPT: tuple[str, ...] = (
     "resourceVersion",
 )
 KEPT += ("deletionTimestamp", "deletionGracePeriodSeconds")
-# Of a pod's spec; of images, which Kubernetes lets change, Berg's pods do not make use.
-MAY_CHANGE = ("activeDeadlineSeconds", "tolerations")
 
 
 def replace(plane: Plane, thing: dict, new: dict, strict: bool) -> dict:
@@ -29,14 +27,11 @@ def replace(plane: Plane, thing: dict, new: dict, strict: bool) -> dict:
             message = "the object has been modified; please apply your changes to the latest version and try again"
             raise conflict(kind, thing, message)
     meta.update({key: old[key] for key in KEPT if key in old})
-    new["status"] = thing["status"]
     checks.check_meaning("pods", new)
-    check_unchanged(thing, new)
     if new["spec"] != thing["spec"]:
-        meta["generation"] = old.get("generation", 1) + 1
-    new["spec"]["containers"] = thing["spec"]["containers"]  # the kubelet holds them
-    thing.clear()  # in place: its controllers hold it
-    thing.update(new)
+        message = "pod updates of the embedded cloud may change its metadata alone"
+        checks.refuse(kind, old["name"], [f"spec: Forbidden: {message}"])
+    thing["metadata"] = meta  # in place: its controllers hold the pod
     plane.store.put("pods", thing)
     plane.finish_pod(thing)
     return thing
@@ -46,16 +41,6 @@ def conflict(kind: Kind, thing: dict, detail: str) -> Refusal:
     name = thing["metadata"]["name"]
     message = f'Operation cannot be fulfilled on {kind.resource} "{name}": {detail}'
     return Refusal(409, "Conflict", message, name=name, group=kind.group, kind=kind.plural)
-
-
-def check_unchanged(old: dict, new: dict) -> None:
-    """What of a pod may not change."""
-    before, after = old["spec"], new.get("spec") or {}
-    differing = {key for key in {*before, *after} if before.get(key) != after.get(key)}
-    if differing - {*MAY_CHANGE}:
-        message = "pod updates may not change fields other than "
-        message += ",".join(f"`spec.{key}`" for key in MAY_CHANGE)
-        checks.refuse(KINDS["pods"], old["metadata"]["name"], [f"spec: Forbidden: {message}"])
 
 
 def delete(plane: Plane, kind: Kind, thing: dict, options: dict) -> None:

@@ -58,23 +58,10 @@ def fill_pod(spec: dict) -> None:
 
 def fill_new_pod(body: dict) -> None:
     """What admission adds to pods, and no template shows."""
-    spec = body["spec"]
-    tolerations = spec.setdefault("tolerations", [])
+    tolerations = body["spec"].setdefault("tolerations", [])
     for what in ("not-ready", "unreachable"):
-        key = f"node.kubernetes.io/{what}"
-        if not any(each.get("key") in (key, None, "") for each in tolerations):
-            row = {
-                "key": key,
-                "operator": "Exists",
-                "effect": "NoExecute",
-                "tolerationSeconds": 300,
-            }
-            tolerations.append(row)
-    # ExtendedResourceToleration: who asks for GPUs may go where they are.
-    wanted = [(each.get("resources") or {}).get("requests") or {} for each in spec["containers"]]
-    is_there = any(each.get("key") == GPU for each in tolerations)
-    if any(int(each.get(GPU, 0)) for each in wanted) and not is_there:
-        tolerations.append({"key": GPU, "operator": "Exists"})
+        row = {"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute"}
+        tolerations.append({**row, "tolerationSeconds": 300})
     body["status"] = {"phase": "Pending"}
 
 

@@ -11,7 +11,6 @@ import calendar
 import copy
 import secrets
 import time
-from dataclasses import dataclass, field
 
 from localcloud.kubernetes.defaults import INDEX, TRACKING
 from localcloud.kubernetes.kinds import (
@@ -84,85 +83,32 @@ def index_of(pod: dict) -> int:
 
 
 def numbers(text: str) -> set[int]:
-    """The indexes that a status or a policy names: "0,2-4"."""
-    found: set[int] = set()
-    for part in text.split(",") if text else []:
-        first, _, last = part.partition("-")
-        found |= set(range(int(first), int(last or first) + 1))
-    return found
-
-
-def written(indexes: set[int]) -> str:
-    """Indexes as a status names them."""
-    parts: list[list[int]] = []
-    for each in sorted(indexes):
-        if parts and each == parts[-1][1] + 1:
-            parts[-1][1] = each
-        else:
-            parts.append([each, each])
-    return ",".join(
-        str(a) if a == b else f"{a},{b}" if b == a + 1 else f"{a}-{b}" for a, b in parts
-    )
-
-
-@dataclass(frozen=True)
-class Observed:
-    """A job's pods, sorted by what they count for."""
-
-    active: list[dict]  # not asked to end
-    leaving: list[dict]  # asked to end, and still there
-    ready: int  # of the active ones
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What is to be done about one job that is not over."""
-
-    over: tuple[str, str, str] | None = None  # the final condition, its reason, its message
-    missing: list[int] = field(default_factory=list)  # indexes of pods to make
+    """The indexes that a status or a policy names: "0,2"."""
+    return {int(part) for part in text.split(",") if part}
 
 
 def sync(plane: Plane, job: dict) -> None:
     """Count pods that ended, decide whether the job is finished, and create pods."""
     job["status"].setdefault("startTime", stamp())
     verdict = count(plane, job)
-    seen = observe(plane, job)
+    there = [pod for pod in pods_of(plane, job) if not is_over(pod)]
     memory = plane.memory.get(memory_key(job), NO_FAILURES)
-    decision = decide(job, seen, verdict, waits(plane.settings.backoff, memory, time.monotonic()))
-    if decision.over:
-        finish(plane, job, decision.over, seen.active)
-    for index in decision.missing:
-        make_pod(plane, job, index)
-    show(job, observe(plane, job))
+    if over := early(job) or verdict or judged(job):
+        finish(plane, job, over, [pod for pod in there if not is_leaving(pod)])
+    elif not waits(plane.settings.backoff, memory, time.monotonic()):
+        for index in missing(job, there):
+            make_pod(plane, job, index)
+    show(plane, job)
     plane.store.put("jobs", job)
 
 
-def observe(plane: Plane, job: dict) -> Observed:
+def show(plane: Plane, job: dict) -> None:
+    """Write into a job's status how many pods it has."""
     there = [pod for pod in pods_of(plane, job) if not is_over(pod)]
     active = [pod for pod in there if not is_leaving(pod)]
     ready = sum(bool(condition(pod, "Ready")) for pod in active)
-    return Observed(active, [pod for pod in there if is_leaving(pod)], ready)
-
-
-def decide(
-    job: dict, seen: Observed, verdict: tuple[str, str, str] | None, too_soon: bool
-) -> Decision:
-    """Return whether the job is finished, and if not, which pods are missing."""
-    over = early(job) or verdict or judged(job)
-    if over:
-        return Decision(over=over)
-    return Decision(missing=[] if too_soon else missing(job, [*seen.active, *seen.leaving]))
-
-
-def show(job: dict, seen: Observed) -> None:
-    """Write into a job's status how many pods it has."""
-    status = job["status"]
-    status.pop("active", None)
-    if seen.active:
-        status["active"] = len(seen.active)
-    status["ready"] = seen.ready
-    status["terminating"] = len(seen.leaving)
-    status["uncountedTerminatedPods"] = {}
+    counts = {"active": len(active), "ready": ready, "terminating": len(there) - len(active)}
+    job["status"].update(counts)
 
 
 def count(plane: Plane, job: dict) -> tuple[str, str, str] | None:
@@ -175,7 +121,7 @@ def count(plane: Plane, job: dict) -> tuple[str, str, str] | None:
             continue
         if pod["status"]["phase"] == "Succeeded":
             done = numbers(status.get("completedIndexes", "")) | {index_of(pod)}
-            status.update(completedIndexes=written(done), succeeded=len(done))
+            status.update(completedIndexes=",".join(map(str, sorted(done))), succeeded=len(done))
             plane.memory.pop(memory_key(job), None)  # a success ends the waiting
         elif is_finished(job):
             status["failed"] = status.get("failed", 0) + 1

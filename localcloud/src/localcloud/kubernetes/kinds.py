@@ -62,10 +62,6 @@ UNFIT = 422, "the server rejected our request due to an error in our request"
 GENERIC = (NO_ROUTE, NO_METHOD, UNFIT)  # which a server's frame answers, with details of nothing
 
 
-class NoPage(Exception):
-    """The answer of a server that serves nothing at a path, nor in the API that it names."""
-
-
 def no_method() -> Refusal:
     return Refusal(NO_METHOD[0], "MethodNotAllowed", NO_METHOD[1])
 

@@ -122,44 +122,28 @@ def group_name(plane: Plane, pool: dict) -> str:
 
 
 def add(plane: Plane, pool: dict) -> dict | None:
-    """Make one instance more in the first of the pool's zones that has room; else the error of the
-    last.
-    """
-    trouble = None
-    count = dict.fromkeys(pool["locations"], 0)
-    for each in instances_of(plane, pool):
-        count[each.zone] = count.get(each.zone, 0) + 1
-    for zone in sorted(pool["locations"], key=lambda zone: count[zone]):
-        name = f"{group_name(plane, pool)}-{''.join(secrets.choice(LETTERS) for _ in range(4))}"
-        try:
-            body = body_of(plane, pool, zone, name)
-            instance, disk = make_instance(plane.compute, plane.project, zone, body)
-        except ApiError as error:
-            words = (
-                f"[CONDITION_NOT_MET]: Instance '{name}' creation failed: "
-                if error.status == 412
-                else ""
-            )
-            trouble = {"code": "GCE_INVALID", "message": words + error.message, "zone": zone}
-            continue
-        instance.attributes |= {
-            "startup-script": KUBELET,
-            "cluster-name": plane.name,
-            "cluster-location": plane.location,
-        }
-        target = f"projects/{plane.project}/zones/{zone}/instances/{name}"
-        user = "system@google.com"
-        operation = plane.compute.operation(plane.project, "insert", target, f"zones/{zone}", user)
-        if plane.compute.faults.take("compute.instances.insert", target, zone):
-            errors = [{"code": "INTERNAL", "message": "Injected fault"}]
-        else:
-            power.insert(plane.compute, instance, disk, operation)
-            errors = operation.get("error", {}).get("errors")
-        if not errors:
-            return None
-        code = "GCE_QUOTA_EXCEEDED" if "QUOTA" in errors[0]["code"] else "GCE_STOCKOUT"
-        trouble = {"code": code, "message": errors[0]["message"], "zone": zone}
-    return trouble
+    """Make one instance more; return the error if there is none."""
+    zone = plane.location
+    name = f"{group_name(plane, pool)}-{''.join(secrets.choice(LETTERS) for _ in range(4))}"
+    try:
+        body = body_of(plane, pool, zone, name)
+        instance, disk = make_instance(plane.compute, plane.project, zone, body)
+    except ApiError as error:
+        return {"code": "GCE_INVALID", "message": error.message, "zone": zone}
+    instance.attributes |= {
+        "startup-script": KUBELET,
+        "cluster-name": plane.name,
+        "cluster-location": plane.location,
+    }
+    target = f"projects/{plane.project}/zones/{zone}/instances/{name}"
+    user = "system@google.com"
+    operation = plane.compute.operation(plane.project, "insert", target, f"zones/{zone}", user)
+    power.insert(plane.compute, instance, disk, operation)
+    errors = operation.get("error", {}).get("errors")
+    if not errors:
+        return None
+    code = "GCE_QUOTA_EXCEEDED" if "QUOTA" in errors[0]["code"] else "GCE_STOCKOUT"
+    return {"code": code, "message": errors[0]["message"], "zone": zone}
 
 
 def body_of(plane: Plane, pool: dict, zone: str, name: str) -> dict:
@@ -223,12 +207,9 @@ def be_node(plane: Plane, pool: dict, instance: Instance) -> None:
         node["spec"]["providerID"] = f"gce://{plane.project}/{instance.zone}/{instance.name}"
         rows = [("InternalIP", instance.address), ("Hostname", instance.name)]
         node["status"]["addresses"] = [{"type": kind, "address": value} for kind, value in rows]
-        for kind in ("capacity", "allocatable"):
-            node["status"][kind].pop(GPU, None)
         set_condition(
             node["status"], "Ready", "True", "KubeletReady", "kubelet is posting ready status"
         )
-        plane.memory[f"node {instance.name}"] = {"since": time.monotonic()}
         plane.store.put("nodes", node, "ADDED")
         plane.event(
             node,
@@ -236,12 +217,6 @@ def be_node(plane: Plane, pool: dict, instance: Instance) -> None:
             f"Node {instance.name} event: Registered Node",
             by="node-controller",
         )
-    began = plane.memory.setdefault(f"node {instance.name}", {"since": 0.0})["since"]
-    gpus = gpus_of(pool)
-    if gpus and has_drivers(pool) and time.monotonic() >= began + plane.settings.driver_delay:
-        for kind in ("capacity", "allocatable"):
-            node["status"][kind][GPU] = str(gpus)
-        plane.store.put("nodes", node)
     mark = plane.compute.machine_folder(instance) / "rootfs/run/pods"
     if any(uid in plane.kept for uid in uids_on(plane, instance.name)):
         if mark.parent.exists():
@@ -260,13 +235,6 @@ def uids_on(plane: Plane, name: str) -> list[str]:
 
 def gpus_of(pool: dict) -> int:
     return sum(int(row["acceleratorCount"]) for row in pool["config"].get("accelerators", []))
-
-
-def has_drivers(pool: dict) -> bool:
-    rows = [
-        row.get("gpuDriverInstallationConfig", {}) for row in pool["config"].get("accelerators", [])
-    ]
-    return not any(row.get("gpuDriverVersion") == "INSTALLATION_DISABLED" for row in rows)
 
 
 def template(pool: dict, zone: str) -> dict:
@@ -420,7 +388,6 @@ def shutdown_grace(pool: dict) -> float:
 def lose(plane: Plane, node: dict) -> None:
     """A node whose machine is gone: so is all that ran on it, and the pods are garbage."""
     name = node["metadata"]["name"]
-    plane.memory.pop(f"node {name}", None)
     for pod in plane.store.all("pods"):
         if pod["spec"].get("nodeName") != name:
             continue
@@ -435,8 +402,3 @@ def lose(plane: Plane, node: dict) -> None:
     message = f"Deleting node {name} because it does not exist in the cloud provider"
     plane.event(node, "DeletingNode", message, by="cloud-node-lifecycle-controller")
     plane.store.put("nodes", node, "DELETED")
-
-
-def spread(pool: dict) -> int:
-    """Zones of a pool: its counts are for each of them."""
-    return len(pool["locations"])

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from localcloud.call import Cloud
 from localcloud.identity.tokens import Owner
-from localcloud.kubernetes.kinds import ALL, NO_ROUTE, NoPage, Refusal
+from localcloud.kubernetes.kinds import ALL, NO_ROUTE, Refusal
 from localcloud.kubernetes.plane import MINOR, VERSION, Plane
 
 VERBS = ["create", "delete", "get", "list", "patch"]
@@ -32,17 +32,13 @@ async def answer(
     path = request.path.strip("/")
     known = document(path, request.host)
     if known is None:
-        raise nothing_at(path)
+        raise nothing()
     return web.Response(body=json.dumps(known).encode(), content_type="application/json")
 
 
-def nothing_at(path: str) -> Exception:
-    """The answer for a path without anything: an API that is served says so itself."""
-    first, _, rest = path.partition("/")
-    served = [api.partition("/")[0] for api in GROUPS]
-    if first == "api" or (first == "apis" and rest.partition("/")[0] in served):
-        return Refusal(NO_ROUTE[0], "NotFound", NO_ROUTE[1])
-    return NoPage()
+def nothing() -> Refusal:
+    """The answer for a path without anything."""
+    return Refusal(NO_ROUTE[0], "NotFound", NO_ROUTE[1])
 
 
 def document(path: str, host: str) -> dict | None:

@@ -38,7 +38,6 @@ class Settings:
     """How fast things go; on Google each takes longer."""
 
     operation: float = 1.0  # seconds that an operation on a cluster or pool takes
-    driver_delay: float = 0.0  # seconds until the drivers of a node's GPUs are there
     backoff: float = 10.0  # seconds before the first pod after a failed one, doubled with each
     scale_retry: float = 300.0  # seconds before the autoscaler tries again where there was no room
     give_up: float = 3.0  # seconds after which an operation gives up on nodes that do not come

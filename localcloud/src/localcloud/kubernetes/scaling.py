@@ -25,9 +25,7 @@ def limits(pool: dict) -> tuple[int, int] | None:
     scaling = pool.get("autoscaling") or {}
     if not scaling.get("enabled"):
         return None
-    return scaling.get("minNodeCount", 0) * nodes.spread(pool), scaling.get(
-        "maxNodeCount", 0
-    ) * nodes.spread(pool)
+    return scaling.get("minNodeCount", 0), scaling.get("maxNodeCount", 0)
 
 
 def look(plane: Plane) -> None:
@@ -45,7 +43,7 @@ def scale_up(plane: Plane) -> None:
         new = [
             each
             for each in mine
-            if not is_complete(plane, pool, each.name)
+            if not plane.store.get("nodes", "", each.name)
             and each.resource["status"] in ("PROVISIONING", "STAGING", "RUNNING")
         ]
         coming += [(nodes.template(pool, each.zone), []) for each in new if not each.preempted]
@@ -71,13 +69,6 @@ def scale_up(plane: Plane) -> None:
             coming += [(made[0], [pod]), *((node, []) for node in made[1:])]
 
 
-def is_complete(plane: Plane, pool: dict, name: str) -> bool:
-    """Whether an instance is a node by now, with all of its GPUs."""
-    node = plane.store.get("nodes", "", name)
-    wanted = nodes.gpus_of(pool) if nodes.has_drivers(pool) else 0
-    return node is not None and int(node["status"]["allocatable"].get(nodes.GPU, 0)) >= wanted
-
-
 def for_pod(plane: Plane, pod: dict) -> list[dict]:
     """Begin one node for a pod in the first pool that fits; say on the pod what came of it. Return
     the nodes to come.
@@ -88,7 +79,7 @@ def for_pod(plane: Plane, pod: dict) -> list[dict]:
         bounds = limits(pool)
         if bounds is None or pool["status"] in ("STOPPING", "PROVISIONING"):
             continue
-        node = nodes.template(pool, pool["locations"][0])
+        node = nodes.template(pool, plane.location)
         why = misfit(pod, node) or shortage(pod, node, [])
         memory = plane.memory.setdefault(f"pool {pool['name']}", {"until": 0.0})
         if not why and pool["_size"] >= bounds[1]:
@@ -100,7 +91,7 @@ def for_pod(plane: Plane, pod: dict) -> list[dict]:
             continue
         trouble = nodes.add(plane, pool)
         size = pool["_size"] + 1
-        group = f"{LINK}/{plane.project}/zones/{pool['locations'][0]}/instanceGroups/{nodes.group_name(plane, pool)}-grp"
+        group = f"{LINK}/{plane.project}/zones/{plane.location}/instanceGroups/{nodes.group_name(plane, pool)}-grp"
         message = (
             f"pod triggered scale-up: [{{{group} {pool['_size']}->{size} (max: {bounds[1]})}}]"
         )

@@ -76,8 +76,6 @@ def on_node(plane: Plane, name: str) -> Iterable[dict]:
 def misfit(pod: dict, node: dict) -> str:
     """Why a pod may not be on a node, however much room it has."""
     spec, labels = pod["spec"], node["metadata"].get("labels") or {}
-    if node["spec"].get("unschedulable"):
-        return "node(s) were unschedulable"
     for taint in node["spec"].get("taints") or []:
         if taint["effect"] != "PreferNoSchedule" and not any(
             tolerates(each, taint) for each in spec.get("tolerations") or []

@@ -1,19 +1,13 @@
 """Requests that stay open: logs that are followed, and commands in containers (exec).
 
-Not covered: attach, SPDY, parts of logs by time.
+Not covered: attach, terminals, SPDY, parts of logs by time.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
-import os
-import pty
 import signal
-import struct
-import termios
-from typing import Any
 
 from aiohttp import WSMsgType, web
 
@@ -23,7 +17,7 @@ from localcloud.kubernetes.plane import Plane
 from localcloud.kubernetes.running import Running
 from localcloud.machines import processes
 
-STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
+STDIN, STDOUT, STDERR, STATUS, CLOSE = 0, 1, 2, 3, 255
 CHUNK = 32 << 10
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 TRUE = ("true", "1")
@@ -116,66 +110,47 @@ async def execute(plane: Plane, request: web.Request, pod: dict) -> web.StreamRe
     words = query.getall("command", [])
     if not words:
         raise Refusal(400, "BadRequest", "you must specify at least one command for the container")
-    if not any(query.get(name) in TRUE for name in ("stdin", "stdout", "stderr")):
-        raise Refusal(400, "BadRequest", "you must specify at least 1 of stdin, stdout, stderr")
+    if query.get("tty") in TRUE:
+        raise Refusal(501, "NotImplemented", "the embedded cloud's exec has no terminals")
     if request.headers.get("Upgrade", "").lower() != "websocket":
         raise Refusal(400, "BadRequest", "Upgrade request required")
     socket = web.WebSocketResponse(protocols=PROTOCOLS, max_msg_size=0)
     await socket.prepare(request)
-    command = command_in(plane, running, first, words, query.get("tty") in TRUE)
-    await attach(socket, command, query)
+    command = command_in(plane, running, first, words)
+    await attach(socket, command, query.get("stdin") in TRUE)
     return socket
 
 
-def command_in(
-    plane: Plane, running: Running, first: int, words: list[str], tty: bool
-) -> list[str]:
+def command_in(plane: Plane, running: Running, first: int, words: list[str]) -> list[str]:
     """How this host runs a command in a container."""
-    env = {**running.env, **({"TERM": "xterm"} if tty else {})}
     user = ["-U", "--preserve-credentials"] if plane.compute.sandbox.user else []
     # Not -r: the root is the one that this mount namespace was pivoted to.
     enter = ["nsenter", "-t", str(first), *user, "-m", "-u", "-i", "-p", "--"]
-    # The session begins inside: a shell must know the group that has the terminal.
-    enter += ["setsid", "--ctty"] if tty else []
     enter += ["setpriv", "--bounding-set", running.capabilities, "--inh-caps", "-all"]
-    return [
-        *enter,
-        "env",
-        "-i",
-        "-C",
-        running.workdir,
-        *(f"{key}={value}" for key, value in env.items()),
-        *words,
-    ]
+    env = [f"{key}={value}" for key, value in running.env.items()]
+    return [*enter, "env", "-i", "-C", running.workdir, *env, *words]
 
 
-async def attach(socket: web.WebSocketResponse, command: list[str], query: Any) -> None:
+async def attach(socket: web.WebSocketResponse, command: list[str], wants_input: bool) -> None:
     """Run a command with a WebSocket as its input and output; its exit code goes through the status
     channel.
     """
-    tty, wants_input = query.get("tty") in TRUE, query.get("stdin") in TRUE
-    ours = theirs = None
     pipe, none = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-    if tty:
-        ours, theirs = pty.openpty()
-        os.set_blocking(ours, False)
-        options: dict[str, Any] = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
-    else:
-        options = {"stdin": pipe if wants_input else none, "stdout": pipe, "stderr": pipe}
     process = await asyncio.create_subprocess_exec(
-        *command, start_new_session=True, umask=0o022, limit=1 << 20, **options
+        *command,
+        start_new_session=True,
+        umask=0o022,
+        limit=1 << 20,
+        stdin=pipe if wants_input else none,
+        stdout=pipe,
+        stderr=pipe,
     )
-    if theirs is not None:
-        os.close(theirs)
-    feeding = asyncio.ensure_future(feed(socket, process, ours))
+    feeding = asyncio.ensure_future(feed(socket, process))
     try:
-        if ours is not None:
-            await pump_terminal(socket, ours)
-        else:
-            assert process.stdout and process.stderr
-            await asyncio.gather(
-                pump(socket, process.stdout, STDOUT), pump(socket, process.stderr, STDERR)
-            )
+        assert process.stdout and process.stderr
+        await asyncio.gather(
+            pump(socket, process.stdout, STDOUT), pump(socket, process.stderr, STDERR)
+        )
         code = await process.wait()
         if not socket.closed:
             await socket.send_bytes(
@@ -187,9 +162,7 @@ async def attach(socket: web.WebSocketResponse, command: list[str], query: Any) 
     finally:
         feeding.cancel()
         if process.returncode is None:
-            process.send_signal(signal.SIGHUP if tty else signal.SIGTERM)
-        if ours is not None:
-            os.close(ours)
+            process.send_signal(signal.SIGTERM)
 
 
 def status_of(code: int) -> dict:
@@ -203,20 +176,14 @@ def status_of(code: int) -> dict:
     }
 
 
-async def feed(
-    socket: web.WebSocketResponse, process: asyncio.subprocess.Process, terminal: int | None
-) -> None:
+async def feed(socket: web.WebSocketResponse, process: asyncio.subprocess.Process) -> None:
     """What comes through the WebSocket, to the command."""
     closed = False
     async for message in socket:
         if message.type != WSMsgType.BINARY or not message.data:
             continue
         channel, data = message.data[0], message.data[1:]
-        if channel == RESIZE and terminal is not None:
-            resize(terminal, data)
-        elif channel == STDIN and terminal is not None:
-            await write_all(terminal, data)
-        elif channel == STDIN and process.stdin and not closed:
+        if channel == STDIN and process.stdin and not closed:
             try:
                 process.stdin.write(data)
                 await process.stdin.drain()
@@ -227,47 +194,8 @@ async def feed(
             closed = True
     if process.stdin and not closed:
         process.stdin.close()
-    if process.returncode is None and terminal is not None:
-        os.killpg(process.pid, signal.SIGHUP)
-
-
-async def write_all(terminal: int, data: bytes) -> None:
-    while data:
-        try:
-            data = data[os.write(terminal, data) :]
-        except BlockingIOError:
-            await asyncio.sleep(0.01)
-        except OSError:
-            return
 
 
 async def pump(socket: web.WebSocketResponse, stream: asyncio.StreamReader, channel: int) -> None:
     while data := await stream.read(CHUNK):
         await socket.send_bytes(bytes([channel]) + data)
-
-
-async def pump_terminal(socket: web.WebSocketResponse, terminal: int) -> None:
-    loop, readable = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(terminal, readable.set)
-    try:
-        while True:
-            await readable.wait()
-            readable.clear()
-            try:
-                data = os.read(terminal, CHUNK)
-            except BlockingIOError:
-                continue
-            except OSError:  # the last of those who had it open has gone
-                return
-            if not data:
-                return
-            await socket.send_bytes(bytes([STDOUT]) + data)
-    finally:
-        loop.remove_reader(terminal)
-
-
-def resize(terminal: int, data: bytes) -> None:
-    size = json.loads(data)
-    fcntl.ioctl(
-        terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size["Height"], size["Width"], 0, 0)
-    )

@@ -92,7 +92,6 @@ def job_cells(job: dict) -> list:
 
 def node_cells(node: dict) -> list:
     state = "Ready" if condition(node, "Ready") else "NotReady"
-    state += ",SchedulingDisabled" if node["spec"].get("unschedulable") else ""
     address = next(
         (
             row["address"]
