@@ -41,7 +41,6 @@ USUAL = {
         "minute": 60,
         "operation": 0.2,
         "give_up": 3,
-        "driver_delay": 0,
     },
     **{"backoff": 0.3, "scale_retry": 1.0},
 }

@@ -60,3 +60,9 @@ class ApiError(Exception):
         if self.details:
             error["details"] = self.details
         return {"error": error}
+
+
+def unserved(is_asked: object, what: str) -> None:
+    """Refuse with 501 what is Google's, and what the embedded cloud has not, if it is asked for."""
+    if is_asked:
+        raise ApiError(501, "notImplemented", f"The embedded cloud has no {what}")

@@ -12,7 +12,7 @@ import uuid
 
 from localcloud.call import Call, Cloud, Handler
 from localcloud.compute.checks import check_labels
-from localcloud.errors import ApiError
+from localcloud.errors import ApiError, unserved
 from localcloud.locations import REGIONS
 
 TYPE = "type.googleapis.com/google.devtools.artifactregistry.v1."
@@ -40,9 +40,7 @@ async def create(cloud: Cloud, call: Call) -> dict:
     body, id = call.body or {}, call.params.get("repositoryId", "")
     if not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", id):
         raise ApiError(400, "invalid", "Request contains an invalid argument.")
-    if body.get("format") != "DOCKER":
-        message = "The embedded cloud has plain repositories of container images alone"
-        raise ApiError(501, "notImplemented", message)
+    unserved(body.get("format") != "DOCKER", "repositories but of container images")
     check_labels(body.get("labels") or {})
     name, now = f"{parent}/repositories/{id}", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     if name in cloud.artifacts.repositories:

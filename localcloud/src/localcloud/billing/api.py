@@ -13,7 +13,7 @@ import functools
 from typing import Any
 
 from localcloud.call import Call, Cloud, Handler
-from localcloud.errors import ApiError
+from localcloud.errors import ApiError, unserved
 
 COMPUTE, KUBERNETES = "6F81-5844-456A", "CCD8-9BF1-090E"
 SERVICES = {
@@ -128,8 +128,7 @@ async def list_skus(call: Call) -> dict:
     service = call.params["parent"].partition("/")[2]
     if service not in SERVICES:
         raise ApiError(404, "notFound", f"Service {call.params['parent']} not found.")
-    if call.params.get("currencyCode", "USD") != "USD":
-        raise ApiError(501, "notImplemented", "The embedded cloud has prices in USD alone")
+    unserved(call.params.get("currencyCode", "USD") != "USD", "prices but in USD")
     rows = SKUS.get(service, ())
     skus = [sku(service, number, *row) for number, row in enumerate(rows)]
     return page(call, "skus", skus)

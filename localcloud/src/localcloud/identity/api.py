@@ -11,13 +11,12 @@ import re
 from collections.abc import Callable
 
 from localcloud.call import Call, Cloud, Handler
-from localcloud.errors import ApiError
+from localcloud.errors import ApiError, unserved
 from localcloud.identity.iam import refused, shown, tag
 from localcloud.identity.permissions import allowed
 from localcloud.identity.roles import exists
 from localcloud.secrets import api as secrets_api
 
-MOST_TESTED = 100  # permissions in one request
 # What only roles of organizations may hold.
 ABOVE = ("resourcemanager.organizations.", "resourcemanager.folders.")
 ROLE_FIELDS = ("title", "description", "includedPermissions", "stage")
@@ -74,30 +73,19 @@ async def get_policy(cloud: Cloud, call: Call) -> dict:
 
 async def set_policy(cloud: Cloud, call: Call, find: Callable) -> dict:
     body = call.body or {}
-    if not isinstance(body.get("policy"), dict):
-        raise refused("Missing policy in the request.")
-    if body.get("updateMask"):
-        raise ApiError(501, "notImplemented", "The embedded cloud has no updateMask of policies")
-    return cloud.iam.set_policy(find(cloud, call), body["policy"])
+    unserved(body.get("updateMask"), "updateMask of policies")
+    return cloud.iam.set_policy(find(cloud, call), body.get("policy") or {})
 
 
 async def test_permissions(cloud: Cloud, call: Call, find: Callable) -> dict:
     resource = find(cloud, call)
     asked = (call.body or {}).get("permissions") or []
-    check_asked(asked)
+    if wrong := [each for each in asked if not exists(each)]:
+        raise refused(f"Permission {wrong[0]} is not valid for this resource.")
     held = [
         permission for permission in asked if allowed(cloud, call.principal, permission, resource)
     ]
     return {"permissions": held} if held else {}
-
-
-def check_asked(permissions: list[str]) -> None:
-    """Refuse to test what is no permission, such as one with a wildcard, and more than 100."""
-    if len(permissions) > MOST_TESTED:
-        raise refused(f"At most {MOST_TESTED} permissions can be tested at once.")
-    for permission in permissions:
-        if not exists(permission) and permission != "resourcemanager.projects.list":
-            raise refused(f"Permission {permission} is not valid for this resource.")
 
 
 # --- service accounts
@@ -138,14 +126,10 @@ def find_role(cloud: Cloud, call: Call) -> dict:
     return cloud.iam.roles[name]
 
 
-def check_permissions(role: dict) -> None:
+def keep_role(cloud: Cloud, name: str, role: dict) -> dict:
     for permission in role.get("includedPermissions") or []:
         if not exists(permission) or permission.startswith(ABOVE):
             raise refused(f"Permission {permission} is not valid.")
-
-
-def keep_role(cloud: Cloud, name: str, role: dict) -> dict:
-    check_permissions(role)
     kept = {"name": name, **{key: role[key] for key in ROLE_FIELDS if role.get(key)}}
     if "includedPermissions" in kept:
         kept["includedPermissions"] = sorted(set(kept["includedPermissions"]))
@@ -169,10 +153,7 @@ async def create_role(cloud: Cloud, call: Call) -> dict:
         raise ApiError(
             409, "alreadyExists", f"A role named {id} in projects/{project} already exists."
         )
-    role = body.get("role") or {}
-    if role.get("name"):
-        raise refused("The role name must not be set in a request that creates a role.")
-    return keep_role(cloud, name, role)
+    return keep_role(cloud, name, body.get("role") or {})
 
 
 async def get_role(cloud: Cloud, call: Call) -> dict:
@@ -181,7 +162,6 @@ async def get_role(cloud: Cloud, call: Call) -> dict:
 
 async def patch_role(cloud: Cloud, call: Call) -> dict:
     role, body = find_role(cloud, call), call.body or {}
-    if "updateMask" in call.params or body.get("etag"):
-        raise ApiError(501, "notImplemented", "The embedded cloud has no updateMask of roles")
+    unserved("updateMask" in call.params or body.get("etag"), "updateMask and etags of roles")
     changed = {key: body[key] for key in body if key in ROLE_FIELDS}
     return keep_role(cloud, role["name"], {**role, **changed})

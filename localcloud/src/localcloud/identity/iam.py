@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from localcloud.errors import ApiError
+from localcloud.errors import ApiError, unserved
 from localcloud.identity.roles import trouble
 from localcloud.identity.tokens import LAPTOP, write_private
 
@@ -211,16 +211,12 @@ class Iam:
         """The bindings of a policy that a client sends, one for each role; raise Google's error for
         a wrong one.
         """
-        if policy.get("version") not in (None, 0, 1, 3):
-            raise refused(f"Invalid policy version: {policy['version']}")
-        if policy.get("auditConfigs"):
-            raise ApiError(501, "notImplemented", "The embedded cloud has no auditConfigs")
+        unserved(policy.get("auditConfigs"), "auditConfigs")
         found: dict[str, dict] = {}
         for binding in policy.get("bindings") or []:
             role = binding.get("role") or ""
             self._check_role(resource, role)
-            if binding.get("condition"):
-                raise ApiError(501, "notImplemented", "The embedded cloud has no conditions")
+            unserved(binding.get("condition"), "conditions")
             kept = found.setdefault(role, {"role": role, "members": []})
             for member in binding.get("members") or []:
                 self._check_member(resource, member)

@@ -1,10 +1,10 @@
-"""Keys of service accounts: made, deleted, and what is signed with them.
+"""Keys of service accounts: made, and what is signed with them.
 
 Google keeps the public half of a key, and gives the private one away once, in a file that its
 libraries load. Who has it signs a JSON Web Token (RFC 7519) with RS256, and exchanges that for an
 access token, or sends it as one.
 
-Not covered: uploaded keys, disabled ones, keys that expire, other file types.
+Not covered: deletion, uploaded keys, disabled ones, keys that expire, other file types.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from localcloud.call import Call, Cloud, Handler
-from localcloud.errors import ApiError
+from localcloud.errors import ApiError, unserved
 from localcloud.identity.iam import Iam
 
 SKEW = 300  # seconds that a signer's clock may be ahead
@@ -29,7 +29,6 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
     """Return the handler of every method that is served, by method id."""
     table: dict[str, Callable] = {
         "create": create,
-        "delete": delete,
     }
     prefix = "iam.projects.serviceAccounts.keys."
     return {f"{prefix}{verb}": functools.partial(each, cloud) for verb, each in table.items()}
@@ -53,8 +52,7 @@ async def create(cloud: Cloud, call: Call) -> dict:
     from cryptography.hazmat.primitives.asymmetric import rsa
 
     account = account_of(cloud, call.params["name"])
-    if any((call.body or {}).values()):
-        raise ApiError(501, "notImplemented", "The embedded cloud makes the usual files alone")
+    unserved(any((call.body or {}).values()), "keys but in the usual files")
     private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     pem = private.private_bytes(
         forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption()
@@ -87,16 +85,6 @@ async def create(cloud: Cloud, call: Call) -> dict:
     data = base64.b64encode(json.dumps(file, indent=2).encode()).decode()
     kind = {"privateKeyType": "TYPE_GOOGLE_CREDENTIALS_FILE", "privateKeyData": data}
     return {**shown(key), **kind}
-
-
-async def delete(cloud: Cloud, call: Call) -> dict:
-    account, number = account_of(cloud, call.params["name"]), call.params["name"].split("/")[5]
-    key = cloud.iam.keys.get(number)
-    if key is None or key["name"].split("/")[3] != account["email"]:
-        raise ApiError(404, "notFound", f"Service account key {number} does not exist.")
-    del cloud.iam.keys[number]
-    cloud.iam.save()
-    return {}
 
 
 def decoded(part: str) -> bytes:

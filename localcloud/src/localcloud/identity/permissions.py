@@ -15,7 +15,6 @@ group needs in addition to the group's own permission.
 
 from __future__ import annotations
 
-from localcloud import schema
 from localcloud.call import Call, Cloud
 from localcloud.errors import ApiError
 from localcloud.identity import services
@@ -62,7 +61,7 @@ def check(cloud: Cloud, call: Call) -> None:
 
 def require(cloud: Cloud, call: Call, permission: str, resource: str) -> None:
     if not allowed(cloud, call.principal, permission, resource):
-        raise denied(cloud, call, permission, resource)
+        raise denied(call, permission, resource)
 
 
 def allowed(cloud: Cloud, principal: str, permission: str, resource: str) -> bool:
@@ -266,9 +265,8 @@ def account_resource(cloud: Cloud, project: str, row: dict) -> str:
 # --- refusals
 
 
-def denied(cloud: Cloud, call: Call, permission: str, resource: str) -> ApiError:
-    service, _, rest = call.method.partition(".")
-    details = None
+def denied(call: Call, permission: str, resource: str) -> ApiError:
+    service, details = call.method.partition(".")[0], None
     if permission == "iam.serviceAccounts.actAs":
         return ApiError(
             400,
@@ -278,8 +276,7 @@ def denied(cloud: Cloud, call: Call, permission: str, resource: str) -> ApiError
             "account",
         )
     if service == "compute":
-        path = compute_path(call, permission)
-        message = f"Required '{permission}' permission for '{path}'"
+        message = f"Required '{permission}' permission for '{resource}'"
     elif service == "storage":
         project_wide = permission in ("storage.buckets.create", "storage.buckets.list")
         of_bucket = (
@@ -290,31 +287,11 @@ def denied(cloud: Cloud, call: Call, permission: str, resource: str) -> ApiError
             f"{call.principal} does not have {permission} access to the Google Cloud Storage {what}. "
             f"Permission '{permission}' denied on resource (or it may not exist)."
         )
-    elif service == "cloudresourcemanager":
-        message = "The caller does not have permission"
     else:
         name = secrets_api.resource_of(call)
         on = f"for resource '{name}'" if service == "secretmanager" else "on resource"
         message = f"Permission '{permission}' denied {on} (or it may not exist)."
-        if service == "serviceusage":
-            consumer = "/".join(name.split("/")[:2])
-            message = f"Permission denied to {rest.split('.')[1]} services for consumer container [{consumer}]"
         metadata = {"permission": permission, "resource": name}
         kind = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "domain": "iam.googleapis.com"}
         details = [{**kind, "reason": "IAM_PERMISSION_DENIED", "metadata": metadata}]
     return ApiError(403, "forbidden", message, details=details)
-
-
-def compute_path(call: Call, permission: str) -> str:
-    """The path by which Compute Engine names what a request is about."""
-    if permission.endswith(".list"):
-        return f"projects/{call.params['project']}"
-    segments = schema.load("compute").methods[call.method].segments
-    end = max(at for at, segment in enumerate(segments) if segment.startswith("{")) + 1
-    path = [
-        str(call.params[part[1:-1]]) if part.startswith("{") else part for part in segments[:end]
-    ]
-    name = (call.body or {}).get("name")
-    return "/".join(
-        [*path, *([segments[-1], name] if call.method.endswith(".insert") and name else [])]
-    )

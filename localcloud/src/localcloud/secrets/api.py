@@ -20,7 +20,7 @@ import google_crc32c
 
 from localcloud.call import Call, Cloud, Handler
 from localcloud.compute.checks import check_labels
-from localcloud.errors import ApiError
+from localcloud.errors import ApiError, unserved
 from localcloud.secrets.store import Secret, timestamp
 
 MAX_PAYLOAD = 64 << 10
@@ -105,12 +105,9 @@ async def create(cloud: Cloud, call: Call, name: str) -> dict:
             f"The provided Secret ID [{id}] does not match the expected format [[a-zA-Z_0-9-]+]."
         )
         raise ApiError(400, "invalid", message)
-    for key in body:
-        if key not in ("replication", "labels", "ttl") and body[key]:
-            raise ApiError(501, "notImplemented", f"The embedded cloud's secrets have no {key}")
-    if body.get("replication") != {"automatic": {}}:
-        message = "The embedded cloud's secrets have automatic replication alone"
-        raise ApiError(501, "notImplemented", message)
+    for key in body.keys() - {"replication", "labels", "ttl"}:
+        unserved(body[key], f"secrets with {key}")
+    unserved(body.get("replication") != {"automatic": {}}, "replication but the automatic one")
     labels = check_labels(body.get("labels") or {})
     secret = Secret(cloud.project_named(name.split("/")[1]) or "", id, cloud.secrets.now(), {})
     secret.fields = {"replication": body["replication"], **({"labels": labels} if labels else {})}
@@ -166,10 +163,7 @@ async def add_version(cloud: Cloud, call: Call, name: str) -> dict:
 async def access(cloud: Cloud, call: Call, name: str) -> dict:
     parent, _, number = name.partition("/versions/")
     secret = find(cloud, parent)
-    if number != "latest":
-        raise ApiError(
-            501, "notImplemented", "The embedded cloud gives out the latest version alone"
-        )
+    unserved(number != "latest", "versions of secrets but the latest")
     if not secret.versions:
         message = f"Secret [{shown_name(cloud, parent)}] not found or has no versions."
         raise ApiError(404, "notFound", message)

@@ -15,7 +15,7 @@ from typing import Any
 from aiohttp import web
 
 from localcloud.call import Call, Cloud, Handler
-from localcloud.errors import ApiError
+from localcloud.errors import ApiError, unserved
 from localcloud.storage import buckets, downloads, policies, uploads
 from localcloud.storage.checks import (
     WRITABLE,
@@ -68,8 +68,7 @@ async def list_objects(cloud: "Cloud", call: "Call") -> dict:
     find_bucket(cloud, call)
     limit = min(params.get("maxResults") or MAX_PAGE, MAX_PAGE)
     for key in ("filter", "softDeleted", "matchGlob"):
-        if params.get(key):
-            raise ApiError(501, "notImplemented", f"The embedded cloud lists no objects by {key}")
+        unserved(params.get(key), f"lists of objects by {key}")
     prefix = params.get("prefix", "")
     start = params.get("startOffset", "").encode()
     if params.get("pageToken"):
@@ -152,8 +151,7 @@ async def compose(cloud: "Cloud", call: "Call") -> dict:
     check_identity(body.get("destination") or {}, named({"bucket": bucket, "name": name}))
     check_identity(body, {"kind": "storage#composeRequest"})
     check_supported(call, body.get("destination") or {})
-    if body.get("deleteSourceObjects"):
-        raise ApiError(501, "notImplemented", "The embedded cloud keeps what it composes")
+    unserved(body.get("deleteSourceObjects"), "deletion of what is composed")
     wanted = body["sourceObjects"]
     if not 1 <= len(wanted) <= MAX_SOURCES:
         count = len(wanted)
@@ -209,9 +207,11 @@ async def rewrite(cloud: "Cloud", call: "Call") -> dict:
     fields = written(body if WRITABLE & set(body) else source)
     new = {"storageClass": source["storageClass"], **fields, "bucket": bucket, "name": name}
     origin_of = find_bucket(cloud, call, source["bucket"])
-    if (place["location"], new["storageClass"]) != (origin_of["location"], source["storageClass"]):
-        text = "The embedded cloud copies within one location and storage class alone"
-        raise ApiError(501, "notImplemented", text)
+    moves = (place["location"], new["storageClass"]) != (
+        origin_of["location"],
+        source["storageClass"],
+    )
+    unserved(moves, "copies to another location or storage class")
     check_rate(cloud, bucket, name)
     made = cloud.storage.copy(source, bucket, new)
     return {

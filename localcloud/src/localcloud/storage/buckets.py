@@ -5,7 +5,7 @@ from typing import Any
 
 from localcloud.call import Call, Cloud
 from localcloud.compute.checks import check_labels
-from localcloud.errors import ApiError
+from localcloud.errors import ApiError, unserved
 from localcloud.locations import DUAL_REGIONS, MULTI_REGIONS, REGIONS
 from localcloud.storage.checks import (
     check_request,
@@ -46,9 +46,7 @@ async def list_buckets(cloud: "Cloud", call: "Call") -> dict:
     limit = min(params.get("maxResults") or 1000, 1000)
     prefix = params.get("prefix", "")
     answer: dict[str, Any] = {"kind": "storage#buckets"}
-    if params.get("softDeleted"):
-        text = "The embedded cloud keeps nothing after its deletion: no soft-deleted buckets"
-        raise ApiError(501, "notImplemented", text)
+    unserved(params.get("softDeleted"), "soft-deleted buckets")
     start = params.get("pageToken", "") or prefix
     found, following = cloud.storage.buckets(project, prefix, start, limit)
     if found:
@@ -63,22 +61,12 @@ async def insert_bucket(cloud: "Cloud", call: "Call") -> dict:
     name = body["name"]
     check_bucket_name(name)
     for key in ("enableObjectRetention", "predefinedAcl", "predefinedDefaultObjectAcl"):
-        if call.params.get(key):
-            raise ApiError(501, "notImplemented", f"The embedded cloud's buckets have no {key}")
-    owner = cloud.storage.bucket(name)
-    if owner and owner["project"] == project:
-        raise ApiError(
-            409,
-            "conflict",
-            "Your previous request to create the named bucket succeeded and you already own it.",
+        unserved(call.params.get(key), f"buckets with {key}")
+    if cloud.storage.bucket(name):
+        message = (
+            "Your previous request to create the named bucket succeeded and you already own it."
         )
-    if owner:
-        raise ApiError(
-            409,
-            "conflict",
-            "The requested bucket name is not available. The bucket namespace is shared by all users of the "
-            "system. Please select a different name and try again.",
-        )
+        raise ApiError(409, "conflict", message)
     location = (body.get("location") or "US").upper()
     generation = cloud.storage.next_generation()
     bucket = {
@@ -169,22 +157,14 @@ def fill_bucket(bucket: dict, body: dict) -> None:
     refused or the server's own.
     """
     for key, switch in OFF.items():
-        if is_on(body.get(key), switch):
-            raise ApiError(501, "notImplemented", f"The embedded cloud's buckets have no {key}")
+        unserved(is_on(body.get(key), switch), f"buckets with {key}")
     check_storage_class(body)
     bucket.update({key: body[key] for key in KEPT if body.get(key)})
     check_labels(bucket.get("labels", {}))
     access = bucket["iamConfiguration"]
     uniform = access.setdefault("uniformBucketLevelAccess", {"enabled": False})
     access["bucketPolicyOnly"] = uniform  # its older name
-    if access.setdefault("publicAccessPrevention", "inherited") not in (
-        "inherited",
-        "enforced",
-        "unspecified",
-    ):
-        raise ApiError(
-            400, "invalid", f"Invalid publicAccessPrevention: {access['publicAccessPrevention']}"
-        )
+    access.setdefault("publicAccessPrevention", "inherited")
     soft = bucket["softDeletePolicy"]
     soft.setdefault("effectiveTime", bucket["timeCreated"])
     # clients may send an int64 as a number; answers hold text

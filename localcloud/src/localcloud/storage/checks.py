@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from localcloud.call import Call, Cloud
-from localcloud.errors import ApiError
+from localcloud.errors import ApiError, unserved
 from localcloud.storage.content import Content
 
 CONDITIONS = (
@@ -157,8 +157,7 @@ def check_conditions(
 def check_request(call: "Call", current: dict | None, reading: bool = False) -> None:
     """The same for all that a request says."""
     check_conditions(call.params, current, reading=reading)
-    if {"If-Match", "If-None-Match"} & {*call.request.headers}:
-        raise ApiError(501, "notImplemented", "The embedded cloud has no conditions by etag")
+    unserved({"If-Match", "If-None-Match"} & {*call.request.headers}, "conditions by etag")
 
 
 def check_rate(cloud: "Cloud", bucket: str, name: str) -> None:
@@ -189,8 +188,7 @@ def check_supported(call: "Call", body: dict) -> None:
     """Refuse what would otherwise be dropped in silence."""
     check_storage_class(body)
     for key in REFUSED:
-        if body.get(key) or call.params.get(key):
-            raise ApiError(501, "notImplemented", f"The embedded cloud has no {key}")
+        unserved(body.get(key) or call.params.get(key), key)
 
 
 def check_identity(body: dict, true: dict[str, Any]) -> None:
