@@ -175,39 +175,28 @@ def test_a_stalled_chunk_gives_way_to_its_successor(raw):
 
 
 def test_kill_in_mid_upload(tmp_path):
-    """After kill -9 there is the old object or none, finished objects are whole, sessions go on."""
+    """After kill -9 there is the old object or none, finished objects are whole, sessions are gone."""
     server = Server(tmp_path / "cloud").start()
     session = server.session()
     session.post(f"{server.url}/storage/v1/b", params={"project": PROJECT}, json={"name": "kept"})
     raw = Bucket(server, session, "kept")
     raw.put("done", b"old" * MB)
-    data = os.urandom(16 * QUANTUM + 5)
     url = raw.start("resumed", ifGenerationMatch=0)
-    raw.chunk(url, data[: 4 * QUANTUM], f"bytes 0-{4 * QUANTUM - 1}/{len(data)}")
+    raw.chunk(url, b"x" * 4 * QUANTUM, f"bytes 0-{4 * QUANTUM - 1}/{5 * QUANTUM}")
     token = f"Authorization: Bearer {server.token()}"
     media = "/upload/storage/v1/b/kept/o?uploadType=media&name="
     socks = [
         send_half(server, media + name, [token], b"x" * 3 * MB, 4 * MB) for name in ("done", "half")
     ]
-    span = f"Content-Range: bytes {4 * QUANTUM}-{len(data) - 1}/{len(data)}"
-    rest = data[4 * QUANTUM : 14 * QUANTUM + 9]
-    socks.append(
-        send_half(server, url.removeprefix(server.url), [span], rest, len(data) - 4 * QUANTUM)
-    )
     uploads = server.folder / "storage/uploads"
-    assert eventually(lambda: sum(path.stat().st_size for path in uploads.iterdir()) > 6 * MB)
+    assert eventually(lambda: sum(path.stat().st_size for path in uploads.iterdir()) > 4 * MB)
     server.kill()
     server.start()
     try:
         assert raw.names() == ["done"]  # tokens survive a restart, too
         assert raw.read("done").content == b"old" * MB
-        assert [path.name for path in uploads.iterdir()] == [url.partition("upload_id=")[2]]
-        status = raw.chunk(url, b"", f"bytes */{len(data)}")
-        kept = int(status.headers["Range"].removeprefix("bytes=0-")) + 1
-        assert kept % QUANTUM == 0 and kept >= 4 * QUANTUM
-        done = raw.chunk(url, data[kept:], f"bytes {kept}-{len(data) - 1}/{len(data)}")
-        assert done.json()["crc32c"] == crc32c(data)
-        assert raw.read("resumed").content == data
+        assert not list(uploads.iterdir())
+        assert raw.chunk(url, b"", f"bytes */{5 * QUANTUM}").status_code == 404
     finally:
         server.kill()
         for sock in socks:

@@ -66,12 +66,11 @@ class Content:
 
 
 def reread(path: Path) -> Content:
-    """Hash a partly filled file again, after a restart of the server or a broken chunk."""
+    """Hash a partly filled file again, after a broken chunk."""
     content = Content(path)
-    if path.exists():
-        with path.open("rb") as file:
-            while data := file.read(BLOCK):
-                content._hash(data)
+    with path.open("rb") as file:
+        while data := file.read(BLOCK):
+            content._hash(data)
     return content
 
 

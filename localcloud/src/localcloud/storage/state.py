@@ -1,7 +1,6 @@
 """Buckets and objects on disk. Knows nothing of HTTP.
 
-    <folder>/index.sqlite3            buckets, objects' metadata, upload sessions (WAL: survives
-    kill -9)
+    <folder>/index.sqlite3            buckets, objects' metadata (WAL: survives kill -9)
     <folder>/content/<xx>/<generation>  one file per object; a generation is never used twice
     <folder>/uploads/<id>             content that is still arriving
 
@@ -10,7 +9,7 @@ renamed into place; a killed process leaves the old object or the new one, at wo
 file. Object names never become file names. All calls but those of content.py are short and
 belong to the event loop's thread, so a check followed by a write is atomic without locks.
 
-Not covered: object versions, soft delete, retention, holds, encryption keys, lifecycle rules,
+Not covered: upload sessions that outlive the server, object versions, soft delete, retention, holds, encryption keys, lifecycle rules,
 fsync.
 """
 
@@ -21,14 +20,13 @@ import os
 import sqlite3
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from localcloud.storage.content import Content
-
-SESSION_SECONDS = 7 * 86400  # how long an upload session lives, as documented by Google
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS buckets (name TEXT PRIMARY KEY, project TEXT, resource TEXT, policy TEXT);
@@ -36,9 +34,6 @@ CREATE TABLE IF NOT EXISTS objects (
     bucket TEXT, name BLOB, generation INTEGER, resource TEXT, PRIMARY KEY (bucket, name)
 );
 CREATE INDEX IF NOT EXISTS objects_by_generation ON objects (generation);
-CREATE TABLE IF NOT EXISTS uploads (
-    id TEXT PRIMARY KEY, created REAL, bucket TEXT, resource TEXT, conditions TEXT, total INTEGER, done TEXT
-);
 """
 
 
@@ -51,6 +46,18 @@ def timestamp(microseconds: int) -> str:
 def after(prefix: bytes) -> bytes:
     """The smallest name greater than every name that starts with `prefix` (UTF-8 has no byte 0xff)."""
     return prefix[:-1] + bytes([prefix[-1] + 1]) if prefix else b"\xff"
+
+
+@dataclass
+class Upload:
+    """A session for one object, whose content comes in several requests."""
+
+    bucket: str
+    resource: dict
+    conditions: dict
+    total: int | None
+    content: Content
+    done: dict | None = None  # the object, once all has come
 
 
 class Storage:
@@ -69,33 +76,14 @@ class Storage:
         self.db.executescript(SCHEMA)
         (newest,) = self.db.execute("SELECT max(generation) FROM objects").fetchone()
         self.last_generation = newest or 0
-        self.arriving: dict[str, Content] = {}  # open upload sessions whose hashes are known
+        self.uploads: dict[str, Upload] = {}
         self.write_interval = 1.0  # seconds between two writes of one object's name
         self.last_writes: dict[tuple[str, str], float] = {}
-        self._sweep()
-
-    def _sweep(self) -> None:
-        """Remove what a killed process left: unfinished simple uploads and sessions past their
-        time.
-        """
-        self.db.execute("DELETE FROM uploads WHERE created < ?", (self.now() - SESSION_SECONDS,))
-        known = {id for (id,) in self.db.execute("SELECT id FROM uploads WHERE done IS NULL")}
-        for path in (self.folder / "uploads").iterdir():
-            if path.name not in known:
-                path.unlink()
+        for path in (self.folder / "uploads").iterdir():  # what an earlier process left unfinished
+            path.unlink()
 
     def close(self) -> None:
         self.db.close()
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self.db.execute("BEGIN")
-        try:
-            yield
-        except BaseException:
-            self.db.execute("ROLLBACK")
-            raise
-        self.db.execute("COMMIT")
 
     def next_generation(self) -> int:
         """Microseconds since 1970, but always greater than any before."""
@@ -135,7 +123,6 @@ class Storage:
         )
 
     def delete_bucket(self, name: str) -> None:
-        self.db.execute("DELETE FROM uploads WHERE bucket=?", (name,))
         self.db.execute("DELETE FROM buckets WHERE name=?", (name,))
 
     def is_empty(self, bucket: str) -> bool:
@@ -170,21 +157,15 @@ class Storage:
         return self.path(resource["generation"]).open("rb", buffering=0)
 
     def new_content(self) -> Content:
-        """Return an empty file for content that comes in one request."""
-        return Content(self.folder / "uploads" / f"once-{uuid.uuid4().hex}")
+        """Return an empty file for content that is to come."""
+        return Content(self.folder / "uploads" / uuid.uuid4().hex)
 
-    def commit(
-        self, bucket: str, resource: dict, content: Content, upload: str | None = None
-    ) -> dict:
-        """Make `content` an object: give it a generation and times, replace what had its name.
-
-        The session `upload` that it came through ends in the same transaction, and remembers the
-        object: a client that lost the answer asks again.
-        """
+    def commit(self, bucket: str, resource: dict, content: Content) -> dict:
+        """Make `content` an object: give it a generation and times, replace what had its name."""
         content.close()
         content.path.touch()  # an empty object has not been written to yet
         resource = {**resource, "size": str(content.size)}
-        return self._commit(bucket, resource, lambda target: content.path.replace(target), upload)
+        return self._commit(bucket, resource, lambda target: content.path.replace(target))
 
     def copy(self, source: dict, bucket: str, resource: dict) -> dict:
         """Make an object with the content of another. Content never changes, so a hard link will
@@ -211,9 +192,7 @@ class Storage:
             }
         self.last_writes[bucket, name] = time.monotonic()
 
-    def _commit(
-        self, bucket: str, resource: dict, place: Callable[[Path], Any], upload: str | None = None
-    ) -> dict:
+    def _commit(self, bucket: str, resource: dict, place: Callable[[Path], Any]) -> dict:
         old = self.find(bucket, resource["name"])
         generation = self.next_generation()
         moment = timestamp(generation)
@@ -228,15 +207,10 @@ class Storage:
         }
         place(self.path(generation))
         self._note_write(bucket, resource["name"])
-        text = json.dumps(resource)
-        with self._transaction():
-            self.db.execute(
-                "INSERT OR REPLACE INTO objects VALUES (?,?,?,?)",
-                (bucket, resource["name"].encode(), generation, text),
-            )
-            if upload:
-                self.db.execute("UPDATE uploads SET done=? WHERE id=?", (text, upload))
-                self.arriving.pop(upload, None)
+        self.db.execute(
+            "INSERT OR REPLACE INTO objects VALUES (?,?,?,?)",
+            (bucket, resource["name"].encode(), generation, json.dumps(resource)),
+        )
         if old is not None:
             self.path(old["generation"]).unlink(missing_ok=True)
         return resource
@@ -301,40 +275,3 @@ class Storage:
                     break
                 else:
                     return items, prefixes, None
-
-    # --- upload sessions
-
-    def start_upload(self, bucket: str, resource: dict, conditions: dict, total: int | None) -> str:
-        """Begin a session for one object; return its id. It outlives the process."""
-        id = uuid.uuid4().hex
-        self.db.execute(
-            "INSERT INTO uploads VALUES (?,?,?,?,?,?,NULL)",
-            (id, self.now(), bucket, json.dumps(resource), json.dumps(conditions), total),
-        )
-        return id
-
-    def upload(self, id: str) -> dict | None:
-        """Return a session: bucket, resource, conditions, total, and the object once it is done."""
-        query = "SELECT bucket, resource, conditions, total, done FROM uploads WHERE id=?"
-        row = self.db.execute(query, (id,)).fetchone()
-        if row is None:
-            return None
-        bucket, resource, conditions, total, done = row
-        return {
-            "bucket": bucket,
-            "resource": json.loads(resource),
-            "conditions": json.loads(conditions),
-            "total": total,
-            "done": json.loads(done) if done else None,
-        }
-
-    def upload_path(self, id: str) -> Path:
-        return self.folder / "uploads" / id
-
-    def drop_upload(self, id: str) -> None:
-        """Forget a session and what arrived in it."""
-        content = self.arriving.pop(id, None)
-        if content is not None:
-            content.close()
-        self.upload_path(id).unlink(missing_ok=True)
-        self.db.execute("DELETE FROM uploads WHERE id=?", (id,))

@@ -7,6 +7,7 @@ block runs in threads, so that other requests are answered meanwhile.
 import asyncio
 import contextlib
 import re
+import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -32,7 +33,8 @@ from localcloud.storage.checks import (
     present,
     written,
 )
-from localcloud.storage.content import BLOCK, Content, reread
+from localcloud.storage.content import BLOCK, Content
+from localcloud.storage.state import Upload
 
 QUANTUM = 256 << 10  # resumable uploads keep whole multiples of this
 MAX_SIZE = 5 << 40  # bytes of an object
@@ -223,7 +225,9 @@ def start_upload(cloud: "Cloud", call: "Call", metadata: dict) -> web.Response:
     conditions = {f"if{name}": call.params.get(f"if{name}") for name in CONDITIONS}
     total = announced(call)
     bucket = call.params["bucket"]
-    id = cloud.storage.start_upload(bucket, resource, conditions, total)
+    id = uuid.uuid4().hex
+    upload = Upload(bucket, resource, conditions, total, cloud.storage.new_content())
+    cloud.storage.uploads[id] = upload
     location = f"{origin(call)}/upload/storage/v1/b/{bucket}/o?uploadType=resumable&upload_id={id}"
     return web.Response(status=200, headers={"Location": location, "X-GUploader-UploadID": id})
 
@@ -240,18 +244,14 @@ def announced(call: "Call") -> int | None:
 
 async def continue_upload(cloud: "Cloud", call: "Call") -> dict | web.StreamResponse:
     """Take a chunk of a session, or tell how far it is."""
-    id, storage = call.params["upload_id"], cloud.storage
+    id = call.params["upload_id"]
     async with only_request_of(id, call.request):
-        session = storage.upload(id)
-        if session is None or session["bucket"] != call.params["bucket"]:
+        upload = cloud.storage.uploads.get(id)
+        if upload is None or upload.bucket != call.params["bucket"]:
             raise ApiError(404, "notFound", f"No such upload session: {id}")
-        if session["done"]:
-            return present(session["done"], origin(call))
-        if id not in storage.arriving:
-            storage.arriving[id] = await asyncio.to_thread(
-                lambda: recover(reread(storage.upload_path(id)))
-            )
-        return await take_chunk(cloud, call, id, session, storage.arriving[id])
+        if upload.done:  # the client lost the answer
+            return present(upload.done, origin(call))
+        return await take_chunk(cloud, call, id, upload)
 
 
 # Requests that work on an upload session now or wait for their turn.
@@ -278,13 +278,11 @@ async def only_request_of(id: str, request: web.Request) -> AsyncIterator[None]:
             del TURNS[id]
 
 
-def recover(content: Content) -> Content:
+async def recover(upload: Upload) -> None:
     """After an interruption, keep whole multiples of 256 KiB, as Google does."""
-    return (
-        content.truncate(content.size - content.size % QUANTUM)
-        if content.size % QUANTUM
-        else content
-    )
+    if rest := upload.content.size % QUANTUM:
+        whole = upload.content.size - rest
+        upload.content = await asyncio.to_thread(upload.content.truncate, whole)
 
 
 def parse_content_range(header: str | None) -> tuple[int | None, int | None, int | None]:
@@ -305,12 +303,12 @@ def parse_content_range(header: str | None) -> tuple[int | None, int | None, int
 
 
 async def take_chunk(
-    cloud: "Cloud", call: "Call", id: str, session: dict, content: Content
+    cloud: "Cloud", call: "Call", id: str, upload: Upload
 ) -> dict | web.StreamResponse:
     """Append one request's bytes to a session and answer 308, or finish it."""
-    header = call.request.headers.get("Content-Range")
+    content, header = upload.content, call.request.headers.get("Content-Range")
     first, last, total = parse_content_range(header)
-    announced = session["total"]
+    announced = upload.total
     if announced is not None and total is not None and total != announced:
         raise ApiError(
             400, "badRequest", f"Total size {total} differs from the announced {announced}."
@@ -318,7 +316,7 @@ async def take_chunk(
     if first is None:  # a question, or the end of an upload of unknown length
         if total is None or total != content.size:
             return progress(call, content)
-        return finish_upload(cloud, call, id, session, content)
+        return finish_upload(cloud, call, id, upload)
     if first > content.size:
         raise ApiError(
             400,
@@ -350,14 +348,12 @@ async def take_chunk(
         if end is not None and content.size != end:
             raise ApiError(400, "badRequest", f"Expected {end} bytes, have {content.size}.")
     except BaseException:
-        cloud.storage.arriving.pop(id, None)
-        cloud.storage.arriving[id] = await asyncio.to_thread(recover, content)
+        await recover(upload)
         raise
     if is_last:
-        return finish_upload(cloud, call, id, session, content)
-    if content.size % QUANTUM:
-        cloud.storage.arriving[id] = content = await asyncio.to_thread(recover, content)
-    return progress(call, content)
+        return finish_upload(cloud, call, id, upload)
+    await recover(upload)
+    return progress(call, upload.content)
 
 
 def progress(call: "Call", content: Content) -> web.Response:
@@ -369,17 +365,19 @@ def progress(call: "Call", content: Content) -> web.Response:
     return web.Response(status=308, reason="Resume Incomplete", headers=headers)
 
 
-def finish_upload(cloud: "Cloud", call: "Call", id: str, session: dict, content: Content) -> dict:
+def finish_upload(cloud: "Cloud", call: "Call", id: str, upload: Upload) -> dict:
     """Make the object of a session whose last byte has come."""
-    resource, bucket, storage = session["resource"], session["bucket"], cloud.storage
+    resource, bucket, storage = upload.resource, upload.bucket, cloud.storage
     check_rate(cloud, bucket, resource["name"])  # the session stays: the client asks again
     expected = {**expected_hashes(call.request.headers.get("X-Goog-Hash", "")), **resource}
     try:
         find_bucket(cloud, call)
-        check_expected_hashes(expected, content)
-        check_conditions(session["conditions"], storage.find(bucket, resource["name"]))
+        check_expected_hashes(expected, upload.content)
+        check_conditions(upload.conditions, storage.find(bucket, resource["name"]))
     except ApiError:
-        storage.drop_upload(id)
+        del storage.uploads[id]
+        upload.content.discard()
         raise
-    resource.update(content.hashes())
-    return present(storage.commit(bucket, resource, content, upload=id), origin(call))
+    resource.update(upload.content.hashes())
+    upload.done = storage.commit(bucket, resource, upload.content)
+    return present(upload.done, origin(call))
