@@ -182,7 +182,7 @@ def test_who_may_not_is_told_so(kube, account):
         ({"name": "x", "config": {"machineType": "n9-huge"}}, "does not exist in zone"),
         ({"name": "x", "autoscaling": {"enabled": True}}, "Max node count must be set"),
         ({"name": "x", "config": {"kubeletConfig": {"shutdownGracePeriodSeconds": 120}}}, "Spot"),
-        ({"name": "x", "config": {"localSsdCount": 1}}, "have no localSsdCount"),
+        ({"name": "x", "config": {"localSsdCount": 1}}, "no node pools.config with localSsdCount"),
     ],
 )
 def test_pools_that_google_refuses_or_that_would_lose_something(kube, pool, words):

@@ -129,8 +129,6 @@ def filled_pool(cluster: dict, wanted: dict) -> dict:
     if config.get("accelerators"):
         row = {"key": "nvidia.com/gpu", "value": "present", "effect": "NO_SCHEDULE"}
         config["taints"] = [*config.get("taints", []), row]
-    private = (cluster.get("networkConfig") or {}).get("defaultEnablePrivateNodes", False)
-    pool["networkConfig"] = {"enablePrivateNodes": private}
     pool.setdefault("initialNodeCount", 0)
     pool.setdefault("management", {"autoUpgrade": True, "autoRepair": True})
     pool["locations"] = list(cluster["locations"])

@@ -51,7 +51,6 @@ CLUSTER = {
     "addonsConfig": None,
     "autoscaling": {"autoscalingProfile": None},
     "ipAllocationPolicy": {"useIpAliases": None},
-    "networkConfig": {"defaultEnablePrivateNodes": None},
     "nodePools": POOL,
 }
 

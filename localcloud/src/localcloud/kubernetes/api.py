@@ -28,6 +28,7 @@ from localcloud.kubernetes.kinds import (
     Kind,
     Refusal,
     is_leaving,
+    key_of,
     no_method,
     not_found,
 )
@@ -215,7 +216,8 @@ async def collection(
     if verb != "list":
         raise no_method()
     found = [thing for thing in plane.store.shown[kind.plural].values() if chosen.fits(thing)]
-    found, meta = queries.page(request, found, plane.store)
+    found.sort(key=key_of)
+    meta = {"resourceVersion": str(plane.store.version)}
     if wants_table(request):
         return as_json(table(kind.plural, found, meta))
     return as_json(

@@ -174,12 +174,11 @@ def body_of(plane: Plane, pool: dict, zone: str, name: str) -> dict:
     scheduling: dict = {"onHostMaintenance": "TERMINATE"} if is_fixed else {}
     if config.get("spot"):
         scheduling |= {"provisioningModel": "SPOT", "automaticRestart": False}
-    private = pool.get("networkConfig", {}).get("enablePrivateNodes")
     return {
         "name": name,
         "machineType": f"zones/{zone}/machineTypes/{config['machineType']}",
         "disks": [{"boot": True, "autoDelete": True, "initializeParams": disk}],
-        "networkInterfaces": [{} if private else {"accessConfigs": [{"type": "ONE_TO_ONE_NAT"}]}],
+        "networkInterfaces": [{"accessConfigs": [{"type": "ONE_TO_ONE_NAT"}]}],
         "serviceAccounts": [{"email": config["serviceAccount"], "scopes": config["oauthScopes"]}],
         "labels": labels,
         "metadata": {

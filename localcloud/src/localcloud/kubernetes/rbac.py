@@ -36,7 +36,7 @@ def require(
     name: str = "",
     sub: str = "",
 ) -> None:
-    """Raise the 403 unless a caller may do that; there need not be such a kind of objects."""
+    """Raise the 403 unless a caller may do that."""
     permission = google_permission(verb, plural, sub)
     try:
         if permissions.allowed(cloud, owner.email, permission, f"projects/{plane.project}"):
@@ -54,8 +54,6 @@ def require(
 
 
 def google_permission(verb: str, plural: str, sub: str) -> str:
-    if plural not in KINDS:  # as of all custom resources
-        return f"container.thirdPartyObjects.{VERBS.get(verb, verb)}"
     name = KINDS[plural].name
     name = f"{name[0].lower()}{name[1:]}{'' if name.endswith('s') else 's'}"
     return f"container.{name}.{GOOGLE.get(sub) or VERBS.get(verb, verb)}"

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-import shutil
 from pathlib import Path
 
 from localcloud.kubernetes import selectors
@@ -78,9 +77,6 @@ class Store:
         look.
         """
         return list(self.rows[plural].values())
-
-    def forget(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class Selector:

@@ -15,7 +15,6 @@ from typing import Any
 from localcloud.call import Call, Cloud, Handler
 from localcloud.errors import ApiError, unserved
 
-MOST_DASHBOARDS = 1000
 MOST_COLUMNS = 48
 
 
