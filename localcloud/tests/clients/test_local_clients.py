@@ -98,6 +98,20 @@ def test_gcloud_storage(gcloud, bucket, files, tmp_path):
     )
 
 
+def test_gcloud_changes_a_bucket_as_berg_advises(gcloud, cloud, bucket):
+    there = f"gs://{bucket}"
+    gcloud("storage", "buckets", "update", there, "--public-access-prevention")
+    gcloud("storage", "buckets", "update", there, "--clear-soft-delete")
+    gcloud("storage", "buckets", "update", there, "--update-labels=team=a")
+    found = cloud.session.get(f"{cloud.url}/storage/v1/b/{bucket}").json()
+    assert found["iamConfiguration"]["publicAccessPrevention"] == "enforced"
+    assert found["softDeletePolicy"]["retentionDurationSeconds"] == "0"
+    assert found["labels"] == {"team": "a"} and found["metageneration"] == "4"
+    moved = {"location": "europe-west4"}
+    answer = cloud.session.patch(f"{cloud.url}/storage/v1/b/{bucket}", json=moved)
+    assert answer.status_code == 400
+
+
 def test_gcloud_compute(cloud, gcloud):
     zone = "us-central1-c"
     disk = {

@@ -204,9 +204,10 @@ def test_listing_costs_what_it_returns(tmp_path):
         storage.db.set_progress_handler(None, 0)
         return count, page
 
-    with storage._transaction():
-        fill("small", 4, 100)
-        fill("large", 4, 50_000)
+    storage.db.execute("BEGIN")
+    fill("small", 4, 100)
+    fill("large", 4, 50_000)
+    storage.db.execute("COMMIT")
     for params in ({"prefix": "dir2/"}, {"delimiter": "/"}, {"start": b"dir2/000050"}):
         few, small = steps("small", **params)
         many, large = steps("large", **params)

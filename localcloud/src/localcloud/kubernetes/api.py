@@ -17,11 +17,11 @@ from typing import Any
 
 from aiohttp import web
 
-from localcloud import distance
+from localcloud import distance, patches
 from localcloud.call import Cloud, suffer
 from localcloud.faults import Fault
 from localcloud.identity.tokens import Owner
-from localcloud.kubernetes import bodies, certificates, patches, paths, queries, rbac, streams
+from localcloud.kubernetes import bodies, certificates, paths, queries, rbac, streams
 from localcloud.kubernetes.changes import delete, replace
 from localcloud.kubernetes.kinds import (
     KINDS,

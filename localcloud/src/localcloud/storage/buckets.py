@@ -3,11 +3,13 @@
 import re
 from typing import Any
 
+from localcloud import patches
 from localcloud.call import Call, Cloud
 from localcloud.compute.checks import check_labels
 from localcloud.errors import ApiError, unserved
 from localcloud.locations import DUAL_REGIONS, MULTI_REGIONS, REGIONS
 from localcloud.storage.checks import (
+    check_identity,
     check_request,
     check_storage_class,
     etag,
@@ -80,8 +82,6 @@ async def insert_bucket(cloud: "Cloud", call: "Call") -> dict:
         "metageneration": "1",
         "timeCreated": timestamp(generation),
         "updated": timestamp(generation),
-        "iamConfiguration": {},
-        "softDeletePolicy": {"retentionDurationSeconds": SOFT_DELETE_SECONDS},
     }
     fill_bucket(bucket, body)
     cloud.storage.put_bucket(bucket)
@@ -91,6 +91,17 @@ async def insert_bucket(cloud: "Cloud", call: "Call") -> dict:
 async def get_bucket(cloud: "Cloud", call: "Call") -> dict:
     bucket = find_bucket(cloud, call)
     check_request(call, bucket, reading=True)
+    return present_bucket(bucket, origin(call))
+
+
+async def patch_bucket(cloud: "Cloud", call: "Call") -> dict:
+    bucket, body = find_bucket(cloud, call), call.body or {}
+    check_request(call, bucket)
+    check_identity(body, {"name": bucket["name"], "location": bucket["location"]})
+    fill_bucket(bucket, body)
+    bucket["metageneration"] = str(int(bucket["metageneration"]) + 1)
+    bucket["updated"] = timestamp(cloud.storage.next_generation())
+    cloud.storage.put_bucket(bucket)
     return present_bucket(bucket, origin(call))
 
 
@@ -153,19 +164,20 @@ def location_type(location: str) -> str:
 
 
 def fill_bucket(bucket: dict, body: dict) -> None:
-    """Keep what the body of a new bucket says, and fill in what follows from it; what is not kept is
-    refused or the server's own.
+    """Lay a body over a bucket, and fill in what follows from it; what is not kept is refused or the
+    server's own.
     """
     for key, switch in OFF.items():
         unserved(is_on(body.get(key), switch), f"buckets with {key}")
     check_storage_class(body)
-    bucket.update({key: body[key] for key in KEPT if body.get(key)})
+    patches.merge(bucket, {key: body[key] for key in KEPT if key in body})
     check_labels(bucket.get("labels", {}))
-    access = bucket["iamConfiguration"]
+    access = bucket.setdefault("iamConfiguration", {})
     uniform = access.setdefault("uniformBucketLevelAccess", {"enabled": False})
     access["bucketPolicyOnly"] = uniform  # its older name
-    access.setdefault("publicAccessPrevention", "inherited")
-    soft = bucket["softDeletePolicy"]
+    if access.setdefault("publicAccessPrevention", "inherited") not in ("inherited", "enforced"):
+        raise ApiError(400, "invalid", "Invalid argument.")
+    soft = bucket.setdefault("softDeletePolicy", {"retentionDurationSeconds": SOFT_DELETE_SECONDS})
     soft.setdefault("effectiveTime", bucket["timeCreated"])
     # clients may send an int64 as a number; answers hold text
     if "retentionDurationSeconds" in soft:
@@ -202,6 +214,7 @@ TABLE = {
     "storage.buckets.list": list_buckets,
     "storage.buckets.insert": insert_bucket,
     "storage.buckets.get": get_bucket,
+    "storage.buckets.patch": patch_bucket,
     "storage.buckets.delete": delete_bucket,
     "storage.buckets.getStorageLayout": get_storage_layout,
 }
