@@ -104,7 +104,7 @@ async def patch(cloud: "Cloud", call: "Call") -> dict:
     """Change the fields that the body names; null removes one. `metadata` is merged key by key."""
     resource, body = find_object(cloud, call), call.body or {}
     check_request(call, resource)
-    check_supported(call, body)
+    check_supported(call, body, find_bucket(cloud, call))
     check_identity(body, named(resource))
     old = dict(resource)
     for key in WRITABLE & set(body):
@@ -146,11 +146,11 @@ async def compose(cloud: "Cloud", call: "Call") -> dict:
         call.params["destinationBucket"],
         call.params["destinationObject"],
     )
-    storage_class = find_bucket(cloud, call, bucket)["storageClass"]
+    place = find_bucket(cloud, call, bucket)
     check_name(name)
     check_identity(body.get("destination") or {}, named({"bucket": bucket, "name": name}))
     check_identity(body, {"kind": "storage#composeRequest"})
-    check_supported(call, body.get("destination") or {})
+    check_supported(call, body.get("destination") or {}, place)
     unserved(body.get("deleteSourceObjects"), "deletion of what is composed")
     wanted = body["sourceObjects"]
     if not 1 <= len(wanted) <= MAX_SOURCES:
@@ -180,7 +180,7 @@ async def compose(cloud: "Cloud", call: "Call") -> dict:
         check_rate(cloud, bucket, name)
         # Its hashes say nothing: gcloud sends those of the first source in it. What it does not say
         # is not taken from the sources.
-        resource = {"storageClass": storage_class, **written(body.get("destination") or {})}
+        resource = {"storageClass": place["storageClass"], **written(body.get("destination") or {})}
     except BaseException:
         content.discard()
         raise
@@ -197,7 +197,7 @@ async def rewrite(cloud: "Cloud", call: "Call") -> dict:
     bucket, name = params["destinationBucket"], params["destinationObject"]
     place = find_bucket(cloud, call, bucket)
     check_name(name)
-    check_supported(call, body)
+    check_supported(call, body, place)
     source = find_object(
         cloud, call, params["sourceBucket"], params["sourceObject"], params.get("sourceGeneration")
     )

@@ -63,7 +63,7 @@ async def insert_bucket(cloud: "Cloud", call: "Call") -> dict:
     name = body["name"]
     check_bucket_name(name)
     for key in ("enableObjectRetention", "predefinedAcl", "predefinedDefaultObjectAcl"):
-        unserved(call.params.get(key), f"buckets with {key}")
+        unserved(call.params.get(key) not in (None, False, "private"), f"buckets with {key}")
     if cloud.storage.bucket(name):
         message = (
             "Your previous request to create the named bucket succeeded and you already own it."

@@ -47,8 +47,6 @@ REFUSED = {
     "eventBasedHold",
     "retention",
     "acl",
-    "predefinedAcl",
-    "destinationPredefinedAcl",
 }
 MAX_CUSTOM = 8 << 10  # bytes of all keys and values of an object's custom metadata
 
@@ -184,11 +182,20 @@ def check_name(name: str) -> None:
         raise ApiError(400, "invalid", f"Invalid object name: {name[:80]!r}")
 
 
-def check_supported(call: "Call", body: dict) -> None:
-    """Refuse what would otherwise be dropped in silence."""
+def check_supported(call: "Call", body: dict, bucket: dict) -> None:
+    """Refuse what would otherwise be dropped in silence. rclone asks for the list "private", which is
+    what there is.
+    """
     check_storage_class(body)
     for key in REFUSED:
-        unserved(body.get(key) or call.params.get(key), key)
+        unserved(body.get(key), key)
+    acl = call.params.get("predefinedAcl") or call.params.get("destinationPredefinedAcl")
+    if acl and bucket["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"]:
+        message = (
+            "Cannot insert legacy ACL for an object when uniform bucket-level access is enabled."
+        )
+        raise ApiError(400, "invalid", message)
+    unserved(acl not in (None, "private"), f"access lists ({acl})")
 
 
 def check_identity(body: dict, true: dict[str, Any]) -> None:

@@ -114,16 +114,13 @@ def new_resource(cloud: "Cloud", call: "Call", metadata: dict) -> dict:
     if not name:
         raise ApiError(400, "required", "Required parameter: name")
     check_name(name)
-    check_supported(call, metadata)
-    bucket, current = (
-        cloud.storage.bucket(call.params["bucket"]) or {},
-        cloud.storage.find(call.params["bucket"], name),
-    )
-    if bucket:
-        resource = f"projects/{bucket['project']}/buckets/{bucket['name']}/objects/{name}"
-        require(cloud, call, "storage.objects.create", resource)
-        if current:
-            require(cloud, call, "storage.objects.delete", resource)
+    bucket = find_bucket(cloud, call)
+    current = cloud.storage.find(bucket["name"], name)
+    check_supported(call, metadata, bucket)
+    resource = f"projects/{bucket['project']}/buckets/{bucket['name']}/objects/{name}"
+    require(cloud, call, "storage.objects.create", resource)
+    if current:
+        require(cloud, call, "storage.objects.delete", resource)
     check_request(call, current)
     if call.params.get("uploadType") != "resumable":  # which writes at its end
         check_rate(cloud, call.params["bucket"], name)
@@ -131,7 +128,7 @@ def new_resource(cloud: "Cloud", call: "Call", metadata: dict) -> dict:
     fields = written(metadata)
     if "contentEncoding" in call.params:
         fields["contentEncoding"] = call.params["contentEncoding"]
-    return {"storageClass": bucket.get("storageClass", "STANDARD"), **fields, "name": name}
+    return {"storageClass": bucket["storageClass"], **fields, "name": name}
 
 
 async def read_multipart(call: "Call") -> tuple[dict, AsyncIterator[bytes]]:
