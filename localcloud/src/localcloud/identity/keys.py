@@ -4,7 +4,7 @@ Google keeps the public half of a key, and gives the private one away once, in a
 libraries load. Who has it signs a JSON Web Token (RFC 7519) with RS256, and exchanges that for an
 access token, or sends it as one.
 
-Not covered: deletion, uploaded keys, disabled ones, keys that expire, other file types.
+Not covered: lists, uploaded keys, disabled ones, keys that expire, other file types.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
     """Return the handler of every method that is served, by method id."""
     table: dict[str, Callable] = {
         "create": create,
+        "delete": delete,
     }
     prefix = "iam.projects.serviceAccounts.keys."
     return {f"{prefix}{verb}": functools.partial(each, cloud) for verb, each in table.items()}
@@ -85,6 +86,16 @@ async def create(cloud: Cloud, call: Call) -> dict:
     data = base64.b64encode(json.dumps(file, indent=2).encode()).decode()
     kind = {"privateKeyType": "TYPE_GOOGLE_CREDENTIALS_FILE", "privateKeyData": data}
     return {**shown(key), **kind}
+
+
+async def delete(cloud: Cloud, call: Call) -> dict:
+    account, number = account_of(cloud, call.params["name"]), call.params["name"].split("/")[5]
+    key = cloud.iam.keys.get(number)
+    if key is None or key["name"].split("/")[3] != account["email"]:
+        raise ApiError(404, "notFound", f"Service account key {number} does not exist.")
+    del cloud.iam.keys[number]
+    cloud.iam.save()
+    return {}
 
 
 def decoded(part: str) -> bytes:

@@ -1,7 +1,7 @@
 """Handlers of the Secret Manager methods. The payload of a secret is only in answers to `access`, in no
 log.
 
-Not covered: lists, regional secrets (projects.locations), patch, rotation, topics, version aliases,
+Not covered: pages of lists, regional secrets (projects.locations), patch, rotation, topics, version aliases,
 delayed destruction, keys of one's own, secret types, tags.
 """
 
@@ -31,6 +31,7 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
     """Return the handler of every method that is served, by method id."""
     table = {
         "create": create,
+        "list": list_secrets,
         "delete": delete,
         "addVersion": add_version,
         "versions.access": access,
@@ -123,6 +124,12 @@ async def create(cloud: Cloud, call: Call, name: str) -> dict:
     cloud.iam.forget(secret.name)  # the policy of one of this name that is gone
     cloud.secrets.add(secret)
     return present(cloud, secret)
+
+
+async def list_secrets(cloud: Cloud, call: Call, name: str) -> dict:
+    unserved(call.params.get("filter"), "filters of secrets")
+    mine = [each for each in cloud.secrets.all() if each.name.startswith(f"{name}/")]
+    return {"secrets": [present(cloud, each) for each in reversed(mine)]}
 
 
 async def delete(cloud: Cloud, call: Call, name: str) -> dict:
