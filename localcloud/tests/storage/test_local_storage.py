@@ -112,7 +112,7 @@ def test_buckets(client, server, http_session):
         f"{server.url}/upload/storage/v1/b/{name}/o?uploadType=media&name=y&predefinedAcl=private",
         data=b"",
     )
-    assert (refused.status_code, reason(refused)) == (501, "notImplemented")
+    assert (refused.status_code, reason(refused)) == (400, "invalid")
     url = f"{server.url}/storage/v1/b"
     full = http_session.delete(f"{url}/{name}")
     assert (full.status_code, full.json()["error"]["message"][-9:]) == (409, "ot empty.")
