@@ -4,7 +4,7 @@ import contextlib
 import json
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -349,7 +349,7 @@ def create(
             (make or insert)(config, request, job.machine_names, zone)
             return zone
         except GoogleError as error:
-            made = machines(config, job.name, zone, job.sha256)
+            made = machines(config, job.name, zone, [job.sha256])
             if len(made) == job.machines:  # it failed afterwards, or its answer was lost
                 return zone
             for machine in made:
@@ -420,9 +420,11 @@ def reason(error: GoogleError) -> str:
 # --- what is there
 
 
-def machines(config: Config, job: str = "", zone: str = "", sha256: str = "") -> list[Instance]:
-    """The machines of a job, or of all jobs of the bucket, by name; with `sha256` only those that
-    were made for this very job, not another one's of the same name.
+def machines(
+    config: Config, job: str = "", zone: str = "", made_for: Collection[str] = ()
+) -> list[Instance]:
+    """The machines of a job, or of all jobs of the bucket, by name; with `made_for` only those of the
+    jobs whose records have these hashes, not of others of the same names.
     """
     if "/" in zone:  # it is in another place
         return []
@@ -431,21 +433,20 @@ def machines(config: Config, job: str = "", zone: str = "", sha256: str = "") ->
         "filter": f'(labels.berg="1") AND (labels.berg-bucket="{bucket_label(config)}"){named}',
         "maxResults": "500",
     }
-    columns = COLUMNS + ",metadata" * bool(sha256)
+    columns = COLUMNS + ",metadata" * bool(made_for)
     path, place = (
         ("/aggregated/instances", "/*/instances") if not zone else (f"/zones/{zone}/instances", "")
     )
     query["fields"] = f"items{place}({columns}),nextPageToken"
-    rows = [
-        row for row in google.items(config, path, **query) if not sha256 or made_for(row, sha256)
-    ]
-    found = [machine_of(row) for row in rows]
+    listed = google.items(config, path, **query)
+    found = [machine_of(row) for row in listed if not made_for or sha_of(row) in made_for]
     return sorted(found, key=lambda machine: (machine.job, order(machine.name)))
 
 
-def made_for(row: dict[str, Any], sha256: str) -> bool:
+def sha_of(row: dict[str, Any]) -> str:
+    """The hash of the record of the job that a machine was made for."""
     items = row.get("metadata", {}).get("items", [])
-    return {"key": "berg-job-sha256", "value": sha256} in items
+    return next((item["value"] for item in items if item["key"] == "berg-job-sha256"), "")
 
 
 def machine(config: Config, zone: str, id: str) -> Machine | None:

@@ -477,7 +477,7 @@ def end(config: Config, job: Job, used: list[Feature]) -> None:
     """Delete what a job's features left, and its machines."""
     for feature in used:
         feature.forget(config, job)
-    place.delete(config, job.name, job.sha256)
+    place.delete(config, place.machines(config, job.name, made_for=[job.sha256]))
 
 
 # --- the commands
