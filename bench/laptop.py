@@ -10,6 +10,7 @@ from common import FAR, Cost, Side, Table, away, rounds, sides, timed
 
 JOBS = 5_000
 REMOVED = 100
+KILLED = 12  # jobs, each on a machine of its own
 FILES = 20_000  # of the repository
 MAKE = """import os, sys
 count, size = map(int, sys.argv[1:])
@@ -27,6 +28,7 @@ def measure(bergs: dict[str, str], repeats: int, scratch: Path) -> Iterator[Tabl
         for name, side in made.items():
             repository(side, scratch / f"code-{name}")
         yield from submits(made, repeats)
+        yield kills(made)
         yield removals(made, repeats)
         yield from lists(made, repeats)
         yield from fetches(made, repeats, scratch)
@@ -82,6 +84,21 @@ def submits(made: dict[str, Side], repeats: int) -> Iterator[Table]:
         yield rounds(Table(f"Submit: after an edit, {away(seconds)}", note), runs, repeats, edit)
         for side in made.values():
             side.trial.cloud.settings(latency=0, machine_latency=None)
+
+
+def kills(made: dict[str, Side]) -> Table:
+    """`berg kill` of jobs that run, by a pattern."""
+    for side in made.values():
+        for number in range(KILLED):
+            words = ("run", "-g", "0", "-n", f"going{number}", "sleep 900")
+            side.berg(*words, cwd=side.trial.repo)
+        for number in range(KILLED):
+            side.trial.ended(f"going{number}", "RUNNING")
+    runs = {
+        name: lambda side=side: side.berg("kill", "-y", "going*") for name, side in made.items()
+    }
+    note = "`berg kill -y 'going*'`; the requests have those of the machines meanwhile."
+    return rounds(Table(f"Kill: {KILLED} jobs", note), runs, 1)
 
 
 def removals(made: dict[str, Side], repeats: int) -> Table:

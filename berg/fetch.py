@@ -24,8 +24,7 @@ from berg import BergError, jobs, table, terminal
 from berg.bucket import THREADS, Bucket, Changed, Object
 from berg.config import Config
 from berg.job import OBEYED, RESULTS, State, check_results, row_states, states
-from berg.options import complete_names
-from berg.results import (
+from berg.moments import (
     Row,
     copies,
     download,
@@ -36,6 +35,7 @@ from berg.results import (
     sources,
     split_name,
 )
+from berg.options import complete_names
 
 WHERE = f"{Path(RESULTS).name}/"  # of results in the bucket
 HERE = Path.home() / "berg_results"

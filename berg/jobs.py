@@ -479,7 +479,7 @@ def show(name: str, lines: int, ip: bool, views: bool, as_json: bool) -> None:
 
 def moments(bucket: Bucket, state: State) -> list[dict[str, Any]]:
     """The moments whose results the bucket has, the oldest first."""
-    from berg.results import newest
+    from berg.moments import newest
 
     found, before = list[dict[str, Any]](), 1 << 62
     while before:

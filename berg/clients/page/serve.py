@@ -24,7 +24,7 @@ from berg.bucket import Bucket
 from berg.clients.page import data
 from berg.config import Config
 from berg.end import kill_one
-from berg.results import is_plain
+from berg.moments import is_plain
 
 FOREVER = {"Cache-Control": "private, max-age=604800, immutable"}  # its name has its version
 SECONDS = 60  # for a browser to send a request, or to read an answer
