@@ -753,19 +753,13 @@ class Mirror:
                 self.bucket.copy(self.name(path), generation, name)
             except Changed:
                 # By a write whose answer was lost, of a log that had grown; or by another machine, which keeps
-                # what moments need of what all restored. The first one sends that again.
+                # what moments need of what all restored; or by somebody who deleted or replaced it: then it
+                # is lost.
                 there = self.bucket.get(self.name(path))
                 contents = (last.size, last.crc), needed[name]
                 if there and ((there.size, there.crc) in contents or self.is_mine(there)):
                     self.bucket.copy(self.name(path), there.generation, name)
-                elif not (self.is_kept(name) or (there and self.rank_of(there) is not None)):
-                    raise
             self.asides.add(name)
-
-    def is_kept(self, aside: str) -> bool:
-        """Whether another machine has made the same copy."""
-        copies = self.bucket.list(kept_prefix(self.job))
-        return any(each.name.endswith(aside.rpartition("/")[2]) for each in copies)
 
     def is_mine(self, there: Object) -> bool:
         """Whether this machine wrote an object, or one of the attempts before."""

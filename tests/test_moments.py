@@ -25,6 +25,19 @@ def test_more_files_than_may_be_open_are_one_moment(
     assert len(mirror.rows) == len(results.newest(cloud.bucket, "many")[2]) == 30
 
 
+def test_a_file_changes_whose_object_somebody_deleted(cloud: Cloud, tmp_path: Path) -> None:
+    mirror = Mirror(str(tmp_path), cloud.bucket, "berg_results/", "lost", "lost", "0")
+    mirror.restore()
+    (tmp_path / "lost").mkdir()
+    for content in ("old", "new"):
+        (tmp_path / "lost/model").write_text(content)
+        assert mirror.sync()
+        cloud.bucket.delete("berg_results/lost/model")
+    (tmp_path / "lost/model").write_text("newest")
+    assert mirror.finish(60) == {}
+    assert cloud.read("berg_results/lost/model") == b"newest"
+
+
 def test_machines_that_change_a_restored_file_alike(cloud: Cloud, tmp_path: Path) -> None:
     """As a database that each of them opens: its journal is merged on all."""
 
