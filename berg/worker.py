@@ -387,7 +387,6 @@ def ending_of(run: Run, mirror: Mirror) -> Ending:
 
 def prepare(run: Run, mirror: Mirror) -> None:
     """Bring code and results to this disk, and install; what is there already stays."""
-    run.write_state(INSTALLING)
     repo = code.check_out(run.bucket, run.job.repo, run.job.code)
     machines.gather(run, "come")
     if restored := mirror.restore():
@@ -397,6 +396,8 @@ def prepare(run: Run, mirror: Mirror) -> None:
     if run.leads:
         (RESULTS / run.job.results / RECORD).write_bytes(run.job.content())
     run.look()
+    if run.features:
+        run.write_state(INSTALLING)
     for feature in run.features:
         feature.prepare(run)
     try:
