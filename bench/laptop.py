@@ -55,6 +55,7 @@ def repository(side: Side, folder: Path) -> None:
         path.write_text(f"number = {number}\n" * 20)
     (folder / "make.py").write_text(MAKE)
     trial.git("init", "-q", "-b", "main")
+    trial.git("config", "gc.auto", "0")  # it would run beside the one below
     trial.git("add", "-A")
     trial.git("commit", "-q", "-m", "first")
     trial.git("gc", "-q")

@@ -154,7 +154,7 @@ def sources(name: str, there: Object | None, kept: list[Object], row: Row) -> li
     is_exact = there and (there.size, there.crc) == (row.size, row.crc)
     is_longer = there and not is_exact and there.size >= row.size
     exact = [each.name for each in kept if each.name.endswith(f"-{row.generation}")]
-    longer = [each.name for each in kept if row.grows and each.size >= row.size]
+    longer = [each.name for each in kept if each.size >= row.size]
     return [name] * bool(is_exact) + exact + [name] * bool(is_longer) + longer
 
 

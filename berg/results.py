@@ -22,6 +22,7 @@ import fcntl
 import io
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -69,6 +70,8 @@ GAP = 5  # seconds for which a pass waits until a file that is being rewritten i
 # Seconds after which an open file that does not change counts as whole, and for which new files that
 # are still being written may delay a moment. Logs are sent this often in a long pass.
 QUIET = 10
+KEPT = 3  # moments that stay; of several machines also the newest that all have
+LONG_AGO = float("-inf")
 KEEP_DELETED = 3600  # seconds for which the bucket keeps what was deleted here
 VERIFY = 60  # seconds to the end that allow a last pass which reads every byte again
 LAST_TRIES = 10  # passes at the end over what the network, or a program, keeps from the bucket
@@ -91,7 +94,8 @@ KINDS = {
 CUT = "it was being written: the last moment has the version before"
 
 TROUBLE: tuple[type[Exception], ...] = trouble()
-WRITER = "berg-writer"  # metadata: job, attempt and rank that wrote an object
+AUTHOR = re.compile(r"(.*)/(\d+)/(\d+)", re.S)
+WRITER = "berg-writer"  # metadata: JOB/ID/ATTEMPT/RANK that wrote an object
 Mark = tuple[int, int, int, int]  # inode, size, mtime and ctime: a version of a file
 
 
@@ -146,8 +150,8 @@ class Mirror:
     disk: str  # the rank of its machine
     attempt: int = 1
     machines: int = 1
+    id: str = ""  # of the job: another one of its name may have written to the folder before
     first: bool = True  # of the machines: it lists what all restored
-    newest: int = 3  # moments that stay; of several machines also the newest that all have
     notes: str = ""  # a file on this disk that has what was restored, for a worker that takes over
     # Stops what writes the folder, for milliseconds; None where that is not allowed.
     stopped: Callable[[], contextlib.AbstractContextManager[Any]] | None = None
@@ -160,8 +164,8 @@ class Mirror:
     marks: dict[str, Mark] = field(default_factory=dict)  # of the files that these have
     # Of logs: checksums of the beginning, and of both ends, of what was sent.
     log_sums: dict[str, tuple[int, int]] = field(default_factory=dict)
-    needed: dict[int, dict[str, Row]] = field(default_factory=dict)  # rows by number of a moment
-    base: int = 0  # the number of what was restored
+    # Rows by number of a moment; 0 is what was restored.
+    needed: dict[int, dict[str, Row]] = field(default_factory=dict)
     asides: set[str] = field(default_factory=set)  # names of the copies aside
     stale: list[Object] = field(default_factory=list)  # moments and copies of the attempts before
     gone: dict[str, float] = field(default_factory=dict)  # path -> when it was deleted here
@@ -199,7 +203,8 @@ class Mirror:
         signal.signal(signal.SIGIO, signal.SIG_IGN)  # of a lease that a program waits for
         self.most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (self.most, self.most))
-        self.writer = f"{self.job}/{self.attempt:04}/{self.disk}"
+        self.title = f"{self.job}/{self.id}"
+        self.writer = f"{self.title}/{self.attempt:04}/{self.disk}"
         self.prefix = f"{moments_prefix(self.job)}{self.attempt:04}/{self.disk}/"
         self.busy: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # by path
         self.turn = threading.Lock()
@@ -549,16 +554,16 @@ class Mirror:
         self.delays_since = {path: since.get(path, now) for path in delaying - hopeless}
         # A moment is whole if nothing delays it any more. A single machine waits for a whole one;
         # several publish others, too, as PARTLY, unless something failed that a retry may bring.
-        is_whole = not self.delays_since.keys() - self.overdue
+        pending = self.delays_since.keys() - self.overdue
+        is_whole = not pending
         if number and self.first and self.was_restless:
             is_whole = False  # the others have looked before: its files may name theirs
-        is_unsure = bool((failed | moving) - hopeless - self.overdue)
-        if not is_whole and (self.ending or not number or is_unsure):
+        if not is_whole and (self.ending or not number or pending & (failed | moving)):
             return False
         rows = self.rows_at(seen, delaying | self.halves)
         now = time.monotonic()
         for path in self.sent.keys() - rows.keys() - seen.keys() - self.gone.keys():
-            self.gone[path] = 0 if path.endswith(PARTS) else now
+            self.gone[path] = LONG_AGO if path.endswith(PARTS) else now
         self.gone = {path: at for path, at in self.gone.items() if path not in rows}
         self.publish(rows, at_ns, number, is_whole)
         return is_whole
@@ -631,8 +636,11 @@ class Mirror:
                 return False
             self.refused.pop(path, None)
             for part in pin.marks:  # merged into the database
-                if part != path and part in self.sent:
+                if (
+                    part != path and part in self.sent
+                ):  # an old one beside it would change what it says
                     self.sent[part] = self.sent[part]._replace(size=-1)
+                    self.gone[part] = LONG_AGO
             self.sent[path] = row
             self.marks |= pin.marks
             self.log_sums.pop(path, None)
@@ -655,7 +663,7 @@ class Mirror:
 
         if is_longer and last.size >= TAIL and path not in self.shared:
             crc = checksum(pin.file, last.size, pin.size, last.crc, check)
-            if row := last if pin.size == last.size else self.extended(path, pin, last, crc):
+            if row := last if pin.size == last.size else self.extended(path, pin, last, crc, check):
                 return row
         if last.size == pin.size and checksum(pin.file, 0, pin.size, check=check) == last.crc:
             return last
@@ -668,16 +676,10 @@ class Mirror:
         no other.
         """
 
-        def counted(count: int) -> None:
-            check(count)
-            self.on_bytes(count)
-            if self.idle:
-                self.deadline = min(self.latest, time.monotonic() + self.idle)
-
         for _ in range(3):
             name = self.name(path)
             try:
-                file = Section(pin.file, 0, pin.size, counted)
+                file = Section(pin.file, 0, pin.size, self.counted(check))
                 if pin.size <= SMALL:
                     data = file.read(pin.size)
                     check(0)
@@ -691,26 +693,38 @@ class Mirror:
             except Changed:
                 check(0)
             there, restored = self.bucket.get(name), self.restored_rows.get(path, UNKNOWN)
-            if there is None:
+            if there is None:  # somebody deleted it
                 generation = 0
                 continue
-            generation, content = there.generation, (there.size, there.crc)
+            content, before = (there.size, there.crc), (restored.size, restored.crc)
             mine = pin.size, checksum(pin.file, 0, pin.size, check=check)
-            before, rank = (restored.size, restored.crc), self.rank_of(there)
+            rank = self.rank_of(there)
             is_higher = rank is not None and rank > int(self.disk)
             if content == mine and not is_higher:
                 if not self.is_mine(there):  # else of a write whose answer was lost
                     self.share(path, there)
-                return Row(*content, generation)
+                return Row(*content, there.generation)
             if self.is_mine(there) or (content == before and not is_higher):
-                continue
-            if rank is None or mine == before:
+                generation = there.generation
+            elif rank is None or mine == before:
                 raise Refused("the bucket has a file of that name which this machine did not write")
-            if is_higher:  # that machine's moments name what is replaced here
-                self.bucket.copy(name, generation, self.aside(path, generation, rank))
+            elif rank > int(self.disk):  # that machine's moments name what is replaced here
+                self.bucket.copy(name, there.generation, self.aside(path, there.generation, rank))
+                generation = there.generation
             else:
                 self.rank_names[path], generation = rank_name(path, self.disk), 0
         raise Changed("its object changes all the time")
+
+    def counted(self, check: Callable[[int], None]) -> Callable[[int], None]:
+        """A check that also puts the deadline off, as long as bytes are sent."""
+
+        def count_and_check(count: int) -> None:
+            check(count)
+            self.on_bytes(count)
+            if self.idle:
+                self.deadline = min(self.latest, time.monotonic() + self.idle)
+
+        return count_and_check
 
     def share(self, path: str, there: Object) -> None:
         """Take another machine's object for a file that is alike here, with a copy for its moments."""
@@ -719,11 +733,13 @@ class Mirror:
         self.asides.add(copy)
         self.shared.add(path)
 
-    def extended(self, path: str, pin: Pin, last: Row, crc: int) -> Row | None:
+    def extended(
+        self, path: str, pin: Pin, last: Row, crc: int, check: Callable[[int], None]
+    ) -> Row | None:
         """Append what is new of a log to its object; None if the object is another."""
         name = f"{parts_prefix(self.job)}{self.attempt:04}/{self.disk}/{hashed(path)}"
         part = self.bucket.put(
-            name, Section(pin.file, last.size, pin.size, self.on_bytes), pin.size - last.size
+            name, Section(pin.file, last.size, pin.size, self.counted(check)), pin.size - last.size
         )
         try:
             made: Object | None = self.bucket.extend(
@@ -746,7 +762,7 @@ class Mirror:
         needed = {
             self.aside(path, row.generation): (row.size, row.crc)
             for row in rows
-            if generation and (row.grows or (row.size, row.crc) == (last.size, last.crc))
+            if generation and (row.grows or last.grows or row[:2] == last[:2])
         }
         for name in needed.keys() - self.asides:
             try:
@@ -761,17 +777,20 @@ class Mirror:
                     self.bucket.copy(self.name(path), there.generation, name)
             self.asides.add(name)
 
+    def author(self, there: Object) -> tuple[int, int] | None:
+        """Attempt and rank of the machine of this job that wrote an object; None if none did."""
+        found = AUTHOR.fullmatch(there.about.get(WRITER, ""))
+        return (int(found[2]), int(found[3])) if found and found[1] == self.title else None
+
     def is_mine(self, there: Object) -> bool:
         """Whether this machine wrote an object, or one of the attempts before."""
-        writer = there.about.get(WRITER, "")
-        job, attempt, _ = (writer or "//").rsplit("/", 2)
-        return writer == self.writer or (job == self.job and attempt < f"{self.attempt:04}")
+        attempt, rank = self.author(there) or (self.attempt, None)
+        return attempt < self.attempt or rank == int(self.disk)
 
     def rank_of(self, there: Object) -> int | None:
         """The rank of the machine of this attempt that wrote an object; None if none did."""
-        start, _, rank = there.about.get(WRITER, "").rpartition("/")
-        is_ours = start == self.writer.rpartition("/")[0] and rank.isdecimal()
-        return int(rank) if is_ours else None
+        attempt, rank = self.author(there) or (0, None)
+        return rank if attempt == self.attempt else None
 
     def aside(self, path: str, generation: int, rank: int | None = None) -> str:
         """The name of a copy for the moments of this machine, or of another rank."""
@@ -783,12 +802,7 @@ class Mirror:
     def publish(self, rows: dict[str, Row], at_ns: int, number: int, is_whole: bool) -> None:
         """Write a moment; then delete what no moment needs any more."""
         self.waiting_since = 0 if is_whole else self.waiting_since
-        if (
-            rows == self.rows
-            and self.needed.keys() - {self.base}
-            and self.ending == self.is_final
-            and not number
-        ):
+        if rows == self.rows and self.own_moments and self.ending == self.is_final and not number:
             self.at_ns = at_ns
             return
         same = {
@@ -819,40 +833,33 @@ class Mirror:
         self.needed[number] = rows  # from now on: a lost answer may mean that it is there
         with contextlib.suppress(Changed):
             self.bucket.put(name, io.BytesIO(data), len(data), 0)
-        self.rows, self.is_final = rows, self.ending
         self.clean(time.monotonic())
+        self.rows, self.is_final = (
+            rows,
+            self.ending,
+        )  # if anything failed, the next pass publishes again
 
     def clean(self, now: float) -> None:
-        """Delete old moments, copies that no moment needs, and what was deleted here long ago."""
-        numbers = sorted(self.needed)
-        oldest, last = numbers[-self.newest :][0], numbers[-1]
+        """Delete old moments, then copies that no moment needs, and what was deleted here long ago."""
+        oldest, last = sorted(self.needed)[-KEPT:][0], max(self.needed)
         if self.machines > 1:  # what a restore would bring if another machine were lost now
             prefix = f"{moments_prefix(self.job)}{self.attempt:04}/"
             last = common([each.name for each in self.bucket.list(prefix)], self.machines)[0]
             oldest = min(oldest, last)
         self.at_ns = self.own_moments[last][1] if last in self.own_moments else self.at_ns
-        names = [name for number, (name, _) in self.own_moments.items() if number < oldest]
-        self.own_moments = {
-            number: each for number, each in self.own_moments.items() if number >= oldest
-        }
-        self.needed = {number: self.needed[number] for number in numbers if number >= oldest}
-        kept_rows = self.needed.values() if self.asides or self.stale else ()
+        kept = {number: rows for number, rows in self.needed.items() if number >= oldest}
+        kept_rows = kept.values() if self.asides or self.stale else ()
         needed = {
             self.aside(path, row.generation) for rows in kept_rows for path, row in rows.items()
         }
-        names += self.asides - needed
         # Copies of the attempts before may be the only ones of what this one has not changed.
-        keys = {name.rpartition("/")[2] for name in needed}
-        old = [each for each in self.stale if each.name.rpartition("/")[2] not in keys]
-        if old and self.base not in self.needed:
+        keys, stale = {name.rpartition("/")[2] for name in needed}, list[Object]()
+        if self.stale and 0 not in kept:
             attempt, _, rows = newest(self.bucket, self.job, self.machines)
             for name, row in rows.items():  # also of other machines
                 keys.add(f"{hashed(split_name(name, self.machines)[0])}-{row.generation}")
-            old = [each for each in old if each.name.rpartition("/")[2] not in keys]
             if attempt == self.attempt:
-                names += [each.name for each in old]
-                self.stale = [each for each in self.stale if each not in old]
-        self.asides &= needed
+                stale = [each for each in self.stale if each.name.rpartition("/")[2] not in keys]
 
         def remove(path: str) -> None:
             with contextlib.suppress(Changed):  # it is another's now
@@ -862,11 +869,16 @@ class Mirror:
             del self.sent[path], self.gone[path]
 
         with ThreadPoolExecutor(THREADS) as pool:
+            old = {number: each for number, each in self.own_moments.items() if number < oldest}
+            [*pool.map(self.bucket.delete, [name for name, _ in old.values()])]
+            self.needed = kept
+            self.own_moments = {n: each for n, each in self.own_moments.items() if n not in old}
+            names = [*(self.asides - needed), *(each.name for each in stale)]
             [*pool.map(self.bucket.delete, names)]
-            old_paths = [
-                path for path, at in self.gone.items() if self.ending or now - at > KEEP_DELETED
-            ]
-            [*pool.map(remove, old_paths)]
+            self.asides &= needed
+            self.stale = [each for each in self.stale if each not in stale]
+            paths = [p for p, at in self.gone.items() if self.ending or now - at > KEEP_DELETED]
+            [*pool.map(remove, paths)]
 
     # --- the end
 
@@ -934,18 +946,19 @@ class Mirror:
             rows = {
                 path: Row(each.size, each.crc, each.generation, each.updated_ns)
                 for path, each in plain.items()
-                if is_plain(path) and not each.about.get(WRITER, "").startswith(f"{self.job}/")
+                if is_plain(path) and not each.about.get(WRITER, "").startswith(f"{self.title}/")
             }
-            rows = {
-                path: row
-                for path, row in rows.items()
-                if not {*map(str, Path(path).parents)} & rows.keys()
-            }
+        found = rows  # of several machines, one may have had a folder where another had a file
+        rows = {
+            path: row
+            for path, row in rows.items()
+            if not {*map(str, Path(path).parents)} & rows.keys()
+        }
         self.clear(rows)
         with ThreadPoolExecutor(THREADS) as pool:
             bring = lambda path: self.bring(path, rows[path], plain.get(path), kept)  # noqa: E731
             new = sum(pool.map(bring, rows))
-        self.take(plain, rows)
+        self.take(plain, found)
         here = self.aside("", 0).rpartition("/")[0]
         self.asides = {  # need no other copy
             f"{here}/{each.name.rpartition('/')[2]}" for found in kept.values() for each in found
@@ -989,11 +1002,15 @@ class Mirror:
                 self.bucket.copy(item.name, item.generation, name)
                 self.bucket.delete(item.name)
             listed = self.by_path({name: Row(*each) for name, each in moment["rows"].items()})
-            self.needed[number] = ({} if self.first else same) | listed
+            rest = {
+                path: row
+                for path, row in self.restored_rows.items()
+                if not self.first and self.rank_names.get(path, path) not in moment["gone"]
+            }
+            self.needed[number] = rest | listed
             self.own_moments[number] = name, moment["at_ns"]
             self.at_ns = moment["at_ns"]
-        self.base = max(self.needed)
-        self.rows = self.needed[self.base]
+        self.rows = self.needed[max(self.needed)]
         plain = self.present(self.rows)
         for path in self.rows.keys() & plain.keys():
             if plain[path].generation == self.rows[path].generation:
@@ -1003,7 +1020,7 @@ class Mirror:
         for path in same.keys() & self.sent.keys():
             self.marks[path] = self.restored_marks[path]
         self.take(plain, self.rows)
-        copies = self.bucket.list(self.aside("", 0).rpartition("/")[0])
+        copies = self.bucket.list(f"{self.aside('', 0).rpartition('/')[0]}/")
         self.asides = {each.name for each in copies}
         self.ever_whole, self.is_restored = {*self.rows}, True
 

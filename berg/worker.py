@@ -282,6 +282,7 @@ def attempt(run: Run) -> Ending:
         disk=str(run.rank),
         attempt=run.state.attempt,
         machines=run.job.machines,
+        id=run.job.id,
         first=run.leads,
         notes=str(HOME / "restored"),
         stopped=run.command.frozen,
