@@ -3,6 +3,7 @@
 import json
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -94,7 +95,8 @@ def kills(made: dict[str, Side]) -> Table:
             words = ("run", "-g", "0", "-n", f"going{number}", "sleep 900")
             side.berg(*words, cwd=side.trial.repo)
         for number in range(KILLED):
-            side.trial.ended(f"going{number}", "RUNNING")
+            while side.trial.state(f"going{number}").get("state") != "RUNNING":
+                time.sleep(0.2)
     runs = {
         name: lambda side=side: side.berg("kill", "-y", "going*") for name, side in made.items()
     }

@@ -15,9 +15,9 @@ from typing import Any
 
 import click
 
-from berg import BergError, features, place, rows, terminal
+from berg import BergError, features, google, place, rows, terminal
 from berg import job as records
-from berg.bucket import Bucket, Changed, Object
+from berg.bucket import Bucket, Changed, Object, trouble
 from berg.config import Config
 from berg.job import KILLED, STOPPED, SUBMITTED, UPLOADING, Job, State
 from berg.jobs import POLL, choose, find, host_of, is_pattern, judged
@@ -27,22 +27,24 @@ from berg.place import Machine
 FRESH = 5  # seconds after which `berg rm` looks again
 MANY = 8  # of more jobs it lists the objects of all at once
 PATIENCE = 90  # seconds that `berg kill` waits until a machine ends its command
+GOING_OFF = ("STOPPING", "SUSPENDING")  # states of a machine that can be started soon
 SAVING = 400  # and until it has saved the last results
 
 
 def each_of(
-    names: Iterable[str], act: Callable[[str], Any], failed: dict[str, str], threads: int = 32
+    config: Config, names: Iterable[str], act: Callable[[str], Any], failed: dict[str, str]
 ) -> dict[str, Any]:
     """Do it for all names at the same time, and return what it gave, without those that failed."""
+    errors: tuple[type[Exception], ...] = (BergError, google.GoogleError, *trouble())
 
     def attempt(name: str) -> Any:
         try:
             return act(name)
-        except BergError as error:
-            failed[name] = str(error)
+        except errors as error:
+            failed[name] = google.sentence(error, config) or str(error)
 
     names = [*names]
-    with ThreadPoolExecutor(threads) as pool:
+    with ThreadPoolExecutor(32) as pool:
         gave = dict(zip(names, pool.map(attempt, names)))
     return {name: each for name, each in gave.items() if name not in failed}
 
@@ -104,7 +106,7 @@ def kill_one(config: Config, name: str, now: bool = False, yes: bool = False) ->
     return became[name]
 
 
-def check_meant(state: State, began: float) -> None:
+def check_meant(state: State | Job, began: float) -> None:
     """Raise BergError for a job that was submitted after the command began (seconds since 1970): this
     computer slept, and what had the name before was meant.
     """
@@ -147,41 +149,41 @@ def end_all(
     """
     bucket, failed = Bucket(config), dict[str, str]()
     whole = [name for name in names if rows.number_of(name) is None]
-    damaged = dict[str, str]()
+    unreadable = dict[str, str]()
     # Records before machines, and again after: if this computer sleeps now, another job may get a name.
-    states = read_states(bucket, whole, damaged)
-    jobs = each_of(states, lambda name: records.read_job(bucket, name), damaged)
+    states = read_states(config, whole, unreadable)
+    jobs = each_of(config, states, lambda name: records.read_job(bucket, name), unreadable)
     one = whole[0] if len(whole) == 1 else ""
     machines = by_job(place.machines(config, one)) if whole else {}
-    again = read_states(bucket, jobs, damaged)
+    again = read_states(config, jobs, unreadable)
     targets, orphans, parts = dict[str, Target](), dict[str, list[Machine]](), dict[str, Job]()
-
-    def ask(name: str) -> None:
+    for name in names:
         own = machines.get(name, [])
-        if rows.number_of(name) is not None:
-            parts[name] = row_to_end(config, name, is_agreed(name))
-        elif name in again:
-            target = Target(states[name], jobs[name], own)
-            ask_to_end(config, target, again[name], is_agreed(name), began)
-            targets[name] = target
-        elif own:
-            listed = ", ".join(f"{machine.name} in {machine.zone}" for machine in own)
-            question = f"{damaged[name]}. Delete {listed} with its disk?"
-            agree(config, question, own[0].user, is_agreed(name))
-            orphans[name] = own
-        else:
-            raise BergError(damaged[name])
+        try:
+            if rows.number_of(name) is not None:
+                parts[name] = row_to_end(config, name, is_agreed(name), began)
+            elif name in again:
+                target = Target(states[name], jobs[name], own)
+                ask_to_end(config, target, again[name], is_agreed(name), began)
+                targets[name] = target
+            elif own:
+                ask_to_delete(config, own, unreadable[name], is_agreed(name), began)
+                orphans[name] = own
+            else:
+                raise BergError(unreadable[name])
+        except BergError as error:
+            failed[name] = str(error)
 
     def delete(name: str) -> str:
         place.delete(config, orphans[name])
         terminal.say(f"Deleted {', '.join(machine.name for machine in orphans[name])}")
         return "machine deleted"
 
-    each_of(names, ask, failed, threads=1)
     with ThreadPoolExecutor(2) as pool:
+        to_kill = lambda name: kill_row(config, parts[name], name)  # noqa: E731
         others = [
-            pool.submit(each_of, parts, lambda name: kill_row(config, parts[name], name), failed),
-            pool.submit(each_of, orphans, delete, failed),
+            pool.submit(each_of, config, parts, to_kill, failed),
+            pool.submit(each_of, config, orphans, delete, failed),
         ]
         became = end_jobs(config, targets, now, failed)
         for other in others:
@@ -189,12 +191,12 @@ def end_all(
     return became, failed
 
 
-def read_states(bucket: Bucket, names: Collection[str], failed: dict[str, str]) -> dict[str, State]:
+def read_states(config: Config, names: Collection[str], failed: dict[str, str]) -> dict[str, State]:
     """The states of jobs, as their records say; of many from one list."""
-    many = len(names) > MANY
+    bucket, many = Bucket(config), len(names) > MANY
     listed = {state.name: state for state in records.states(bucket)} if many else {}
     read = lambda name: listed.get(name) or records.read_state(bucket, name)[0]  # noqa: E731
-    return each_of(names, read, failed)
+    return each_of(config, names, read, failed)
 
 
 def by_job(machines: list[Machine]) -> dict[str, list[Machine]]:
@@ -221,6 +223,16 @@ def ask_to_end(config: Config, target: Target, again: State, yes: bool, began: f
         agree(config, question, job.user, yes, job.created_at)
 
 
+def ask_to_delete(
+    config: Config, machines: list[Machine], reason: str, yes: bool, began: float
+) -> None:
+    """Ask before machines are deleted whose job has no record that can be read, for a reason."""
+    if any(records.age(machine.created_at) < time.time() - began for machine in machines):
+        raise BergError(f"{reason}. A machine of that name was made meanwhile, and not touched")
+    listed = ", ".join(f"{machine.name} in {machine.zone}" for machine in machines)
+    agree(config, f"{reason}. Delete {listed} with its disk?", machines[0].user, yes)
+
+
 def end_jobs(
     config: Config, targets: dict[str, Target], now: bool, failed: dict[str, str]
 ) -> dict[str, str]:
@@ -237,7 +249,7 @@ def end_jobs(
             machine.tell(config, f"berg-kill-{word}", config.user)
 
     saving = [name for name, target in targets.items() if target.saves and not now]
-    began, waiting = time.monotonic(), each_of(saving, tell, failed)
+    began, waiting = time.monotonic(), each_of(config, saving, tell, failed)
     at, became, left = began, dict[str, str](), targets.keys() - failed.keys()
     while left:
         over = {
@@ -250,7 +262,7 @@ def end_jobs(
         if left:
             time.sleep(POLL)
             at = time.monotonic()  # the states are newer, also if this computer sleeps now
-            for name, state in read_states(Bucket(config), left, failed).items():
+            for name, state in read_states(config, left, failed).items():
                 targets[name].state = state
             left -= failed.keys()
     return became
@@ -265,6 +277,11 @@ def delete_all(
     def forget(name: str) -> None:
         for feature in features.of(jobs[name]):
             feature.forget(config, jobs[name])
+
+    forgotten = each_of(config, jobs, forget, failed)
+    one = next(iter(jobs)) if len(jobs) == 1 else ""
+    hashes = {job.sha256 for job in jobs.values()}
+    machines = by_job(place.machines(config, one, made_for=hashes))
 
     def finish(name: str) -> str:
         target = targets[name]
@@ -283,11 +300,7 @@ def delete_all(
         terminal.say(f"{name} {'was' if was_over else 'is'} {state.state}")
         return state.state
 
-    forgotten = each_of(jobs, forget, failed)
-    one = next(iter(jobs)) if len(jobs) == 1 else ""
-    hashes = {job.sha256 for job in jobs.values()}
-    machines = by_job(place.machines(config, one, made_for=hashes))
-    return each_of(forgotten, finish, failed)
+    return each_of(config, forgotten, finish, failed)
 
 
 def agree(config: Config, question: str, owner: str, yes: bool, since: str = "") -> None:
@@ -314,9 +327,10 @@ def agree_on_box(config: Config, name: str, machines: list[Machine], verb: str, 
         agree(config, f"{verb} {name}?", owner, yes, machines[0].created_at)
 
 
-def row_to_end(config: Config, name: str, yes: bool) -> Job:
+def row_to_end(config: Config, name: str, yes: bool, began: float) -> Job:
     """Ask before a row of another user's sweep ends; the sweep."""
     job, number = records.read_job(Bucket(config), name), int(name.partition("/")[2])
+    check_meant(job, began)
     if number >= len(job.rows):
         raise BergError(f"{job.name} has {len(job.rows)} rows, from {job.name}/0 on")
     if job.user != config.user:
@@ -327,9 +341,9 @@ def row_to_end(config: Config, name: str, yes: bool) -> Job:
 def kill_row(config: Config, job: Job, name: str) -> str:
     """End one row of a sweep, and the others go on; what it became."""
     bucket, sweep, number = Bucket(config), job.name, int(name.partition("/")[2])
-    end, reason = time.monotonic() + PATIENCE, f"killed by {config.user}"
+    began, reason = time.monotonic(), f"killed by {config.user}"
     while True:
-        is_late = time.monotonic() > end  # what is seen below is newer: this computer may sleep
+        waited = time.monotonic() - began  # what is seen below is newer: this computer may sleep
         if records.read_state(bucket, sweep)[0].id != job.id:
             raise BergError(f"{sweep} is another job now, which was not touched")
         state, generation = records.row_states(bucket, sweep).get(number, (None, 0))
@@ -346,8 +360,8 @@ def kill_row(config: Config, job: Job, name: str) -> str:
         for machine in place.machines(config, sweep, state.zone):
             if machine.id == state.machine_id:
                 machine.tell(config, f"berg-kill-{number}", config.user)
-        if is_late:
-            raise BergError(f"{name} has not ended in {PATIENCE} seconds. See: berg log {name}")
+        if waited > (SAVING if state.state == UPLOADING else PATIENCE):
+            raise BergError(f"{name} has not ended in {waited:.0f} seconds. See: berg log {name}")
         time.sleep(POLL)
 
 
@@ -402,7 +416,7 @@ def rm(names: tuple[str, ...], yes: bool, as_json: bool) -> None:
         return {"done": "deleted", "objects": len(items)}
 
     failed: dict[str, str] = {}
-    report(chosen, each_of(chosen, delete, failed), failed, as_json)
+    report(chosen, each_of(config, chosen, delete, failed), failed, as_json)
 
 
 def removals(config: Config, names: Sequence[str]) -> dict[str, tuple[State, list[Object]]]:
@@ -511,6 +525,11 @@ def start(names: tuple[str, ...], yes: bool) -> None:
     for name in names:
         machines = devbox(config, name)
         agree_on_box(config, name, machines, "Switch on", yes)
+        while any(machine.status in GOING_OFF for machine in machines):
+            time.sleep(POLL)
+            machines = same(config, machines)
+        if not machines:
+            raise BergError(f"the machine of {name} was deleted meanwhile. See: berg show {name}")
         for machine in machines:
             if not machine.is_on:
                 machine.start(config)

@@ -1,8 +1,11 @@
 """Machines of Compute Engine: which type and zones, the request, creation, and those that exist."""
 
 import contextlib
+import importlib.util
 import json
 import re
+import sys
+import threading
 import uuid
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -50,6 +53,7 @@ COLUMNS = "name,id,zone,status,labels,creationTimestamp,machineType,networkInter
 NO_QUOTA = ("QUOTA_EXCEEDED", "quotaExceeded")
 QUOTA_PAGE = "https://console.cloud.google.com/iam-admin/quotas"
 BOOT = Path(__file__).with_name("boot.py")
+IMPORTING, LOADED = threading.Lock(), list[Any]()  # of `client`
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,7 @@ class Instance(Machine):
             try:
                 return google.do(config, "POST", f"{self.path}/setMetadata", changed)
             except GoogleError as error:
-                if error.status == 404:
+                if error.status == 404 or error.reason == "resourceNotReady":  # it is being deleted
                     return None
                 if error.status != 412:
                     raise
@@ -366,13 +370,33 @@ def create(
     )
 
 
+def client() -> tuple[Any, Any]:
+    """google-cloud-compute's modules of the client of instances, and of types. Where one thread imports them,
+    others wait.
+
+    The package's own __init__ imports the clients of a hundred services, for which `berg run` would wait a
+    second more: an empty module stands in its place meanwhile.
+    """
+    name = "google.cloud.compute_v1"
+    with IMPORTING:
+        if not LOADED:
+            is_new, spec = name not in sys.modules, importlib.util.find_spec(name)
+            if is_new and spec:
+                sys.modules[name] = importlib.util.module_from_spec(spec)  # not executed
+            parts = ("services.instances", "types")
+            LOADED.extend(importlib.import_module(f"{name}.{part}") for part in parts)
+            if is_new:  # a program that uses Berg may import the whole
+                del sys.modules[name]
+        return LOADED[0], LOADED[1]
+
+
 def insert(config: Config, request: dict[str, Any], names: list[str], zone: str) -> None:
     """Send the one request that creates machines, and wait; raise OperationFailed if it fails."""
     from google.api_core import exceptions
-    from google.cloud import compute_v1
 
+    instances, types = client()
     options = {"api_endpoint": config.endpoint} if config.endpoint else None
-    client = compute_v1.InstancesClient(credentials=config.credentials, client_options=options)
+    service = instances.InstancesClient(credentials=config.credentials, client_options=options)
     arguments: dict[str, Any] = {
         "project": config.project,
         "zone": zone,
@@ -380,8 +404,8 @@ def insert(config: Config, request: dict[str, Any], names: list[str], zone: str)
     }
     if len(names) == 1:
         text = json.dumps({"name": names[0], **in_zone(request, zone)})
-        arguments["instance_resource"] = compute_v1.Instance.from_json(text)
-        method: Any = client.insert_unary
+        arguments["instance_resource"] = types.Instance.from_json(text)
+        method: Any = service.insert_unary
     else:
         many = {
             "count": str(len(names)),
@@ -390,9 +414,9 @@ def insert(config: Config, request: dict[str, Any], names: list[str], zone: str)
             "instanceProperties": request,
         }
         arguments["bulk_insert_instance_resource_resource"] = (
-            compute_v1.BulkInsertInstanceResource.from_json(json.dumps(many))
+            types.BulkInsertInstanceResource.from_json(json.dumps(many))
         )
-        method = client.bulk_insert_unary
+        method = service.bulk_insert_unary
 
     def ask() -> Any:
         try:
