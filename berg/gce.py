@@ -27,7 +27,7 @@ GPUS = {
     "h100-mega": ("nvidia-h100-mega-80gb", "a3-megagpu-.*"),
     "h200": ("nvidia-h200-141gb", "a3-ultragpu-.*"),
     "b200": ("nvidia-b200", "a4-highgpu-.*"),
-    "rtx-pro-6000": ("nvidia-rtx-pro-6000", "g4-.*"),
+    "rtx-pro-6000": ("nvidia-rtx-pro-6000", "g4-standard-(48|96|192|384)"),
     "t4": ("nvidia-tesla-t4", ""),
     "v100": ("nvidia-tesla-v100", ""),
     "p100": ("nvidia-tesla-p100", ""),

@@ -53,8 +53,7 @@ def judged(config: Config, state: State, machines: list[Machine]) -> State:
     if state.is_final:
         return state
     if any(machine.is_on for machine in machines):
-        note = next((machine.note for machine in machines if machine.note), "")
-        return replace(state, reason=note or state.reason)
+        return noted(state, machines)
     if machines and state.is_devbox:
         return replace(state, state=STOPPED, times={**state.times, STOPPED: state.changed_at})
     if records.age(state.changed_at) < records.SILENT:
@@ -64,6 +63,12 @@ def judged(config: Config, state: State, machines: list[Machine]) -> State:
         return state
     reason = f"its machine vanished while it was {state.state}. See: berg log {state.name}"
     return replace(state, state=LOST, reason=reason, times={**state.times, LOST: state.changed_at})
+
+
+def noted(state: State, machines: list[Machine]) -> State:
+    """A state with the reason for which its machines, pods, do not run yet."""
+    note = next((machine.note for machine in machines if machine.note), "")
+    return replace(state, reason=note) if note and not state.is_final else state
 
 
 def find(config: Config, name: str) -> State:
@@ -381,7 +386,7 @@ def all_about(config: Config, name: str, lines: int = LINES) -> dict[str, Any]:
     folder = records.results_prefix(state.results)
     listed = itertools.islice(bucket.list(folder), FILES)
     return {
-        **about(config, state),
+        **about(config, noted(state, machines)),
         "instances": [machine.name for machine in machines],
         "metadata": asdict(job),
         "running": [asdict(machine) for machine in machines],
@@ -442,6 +447,7 @@ def show(name: str, lines: int, ip: bool, views: bool, as_json: bool) -> None:
     if as_json:
         return terminal.show_json(all_about(config, state.name, lines))
     machines = machines_of(config, state)
+    state = noted(state, machines)
     values = metrics.of_results(bucket, state.results).last
     number = rows.number_of(state.name)
     fields = {
