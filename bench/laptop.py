@@ -3,6 +3,7 @@
 import json
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from common import FAR, Cost, Side, Table, away, rounds, sides, timed
 
 JOBS = 5_000
 REMOVED = 100
+KILLED = 12  # jobs, each on a machine of its own
 FILES = 20_000  # of the repository
 MAKE = """import os, sys
 count, size = map(int, sys.argv[1:])
@@ -27,6 +29,7 @@ def measure(bergs: dict[str, str], repeats: int, scratch: Path) -> Iterator[Tabl
         for name, side in made.items():
             repository(side, scratch / f"code-{name}")
         yield from submits(made, repeats)
+        yield kills(made)
         yield removals(made, repeats)
         yield from lists(made, repeats)
         yield from fetches(made, repeats, scratch)
@@ -53,6 +56,7 @@ def repository(side: Side, folder: Path) -> None:
         path.write_text(f"number = {number}\n" * 20)
     (folder / "make.py").write_text(MAKE)
     trial.git("init", "-q", "-b", "main")
+    trial.git("config", "gc.auto", "0")  # it would run beside the one below
     trial.git("add", "-A")
     trial.git("commit", "-q", "-m", "first")
     trial.git("gc", "-q")
@@ -82,6 +86,22 @@ def submits(made: dict[str, Side], repeats: int) -> Iterator[Table]:
         yield rounds(Table(f"Submit: after an edit, {away(seconds)}", note), runs, repeats, edit)
         for side in made.values():
             side.trial.cloud.settings(latency=0, machine_latency=None)
+
+
+def kills(made: dict[str, Side]) -> Table:
+    """`berg kill` of jobs that run, by a pattern."""
+    for side in made.values():
+        for number in range(KILLED):
+            words = ("run", "-g", "0", "-n", f"going{number}", "sleep 900")
+            side.berg(*words, cwd=side.trial.repo)
+        for number in range(KILLED):
+            while side.trial.state(f"going{number}").get("state") != "RUNNING":
+                time.sleep(0.2)
+    runs = {
+        name: lambda side=side: side.berg("kill", "-y", "going*") for name, side in made.items()
+    }
+    note = "`berg kill -y 'going*'`; the requests have those of the machines meanwhile."
+    return rounds(Table(f"Kill: {KILLED} jobs", note), runs, 1)
 
 
 def removals(made: dict[str, Side], repeats: int) -> Table:

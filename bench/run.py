@@ -1,6 +1,6 @@
 """Run the benchmarks and write docs/benchmarks.md, or print the tables of those that are named.
 
-    python bench/run.py [--repeats 3] [--berg NAME=PATH …] [laptop] [machine]
+    python bench/run.py [--repeats 3] [--berg NAME=PATH …] [start] [laptop] [machine]
 
 Without --berg it is the one of this environment. With several, the first is what the others are compared with.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from common import TOP
 
-SCRIPTS = ["laptop", "machine"]
+SCRIPTS = ["start", "laptop", "machine"]
 PAGE = """# Benchmarks
 
 `make bench` measures Berg against rclone and gcloud, each side in turn in one run, on the embedded cloud: its own CPU is on the

@@ -27,15 +27,15 @@ JOBS = {
     "log": ("logs", "Print what a job has printed"),
     "tail": ("logs", "Follow what a job prints"),
     "fetch": ("fetch", "Download results"),
-    "kill": ("jobs", "End jobs and delete their machines"),
-    "rm": ("jobs", "Delete results, logs and states of jobs"),
+    "kill": ("end", "End jobs and delete their machines"),
+    "rm": ("end", "Delete results, logs and states of jobs"),
 }
 MACHINES = {
     "ssh": ("ssh", "Open a shell on a machine, or run a command there"),
     "sync": ("sync", "Send the working tree, again on every change"),
     "open": ("ssh", "Bring a port of a machine to this computer"),
-    "stop": ("jobs", "Switch devboxes off; their disks stay"),
-    "start": ("jobs", "Switch devboxes on again"),
+    "stop": ("end", "Switch devboxes off; their disks stay"),
+    "start": ("end", "Switch devboxes on again"),
 }
 SETUP = {
     "init": ("init", "Choose project and bucket"),

@@ -138,9 +138,12 @@ class Config:
     def credentials(self) -> Any:
         """Google credentials; raises google.auth's DefaultCredentialsError without any."""
         import logging
+        import warnings
 
         import google.auth
 
+        # An API that needs one says so itself: google.sentence.
+        warnings.filterwarnings("ignore", message=".*without a quota project")
         if not self.credentials_file:
             return google.auth.default(scopes=SCOPES)[0]
         # It complains that the embedded cloud's credentials have no workforce pool.

@@ -12,6 +12,7 @@ import os
 import shutil
 import threading
 import time
+import unicodedata
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -24,8 +25,7 @@ from berg import BergError, jobs, table, terminal
 from berg.bucket import THREADS, Bucket, Changed, Object
 from berg.config import Config
 from berg.job import OBEYED, RESULTS, State, check_results, row_states, states
-from berg.options import complete_names
-from berg.results import (
+from berg.moments import (
     Row,
     copies,
     download,
@@ -36,6 +36,7 @@ from berg.results import (
     sources,
     split_name,
 )
+from berg.options import complete_names
 
 WHERE = f"{Path(RESULTS).name}/"  # of results in the bucket
 HERE = Path.home() / "berg_results"
@@ -103,6 +104,8 @@ class Fetch:
                 self.notes = json.loads(notes.read() or "{}")
             try:
                 rows = self.rows(view_ns)
+                if (self.folder / PARTS.upper()).exists():
+                    rows = self.apart(rows)
                 self.done.files = len(rows)
                 for path in [*self.notes.keys() - rows.keys()] if deleted else []:
                     self.move_away(path)
@@ -142,6 +145,15 @@ class Fetch:
             path: Row(each.size, each.crc, each.generation, each.updated_ns)
             for path, each in self.plain.items()
         }
+
+    def apart(self, rows: dict[str, Row]) -> dict[str, Row]:
+        """Rows without those whose names a disk, such as macOS' own, takes for that of another one."""
+        first: dict[str, str] = {}
+        for path in sorted(rows):
+            other = first.setdefault(unicodedata.normalize("NFC", path).casefold(), path)
+            if other != path:
+                self.done.left[path] = f"this disk takes its name for that of {other}"
+        return {path: row for path, row in rows.items() if path not in self.done.left}
 
     def is_replaced(self, path: str, row: Row) -> bool:
         """Whether a lower rank has replaced a file of a higher one, and no copy of it is left."""

@@ -1,10 +1,13 @@
 """Machines of Compute Engine: which type and zones, the request, creation, and those that exist."""
 
 import contextlib
+import importlib.util
 import json
 import re
+import sys
+import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +27,7 @@ GPUS = {
     "h100-mega": ("nvidia-h100-mega-80gb", "a3-megagpu-.*"),
     "h200": ("nvidia-h200-141gb", "a3-ultragpu-.*"),
     "b200": ("nvidia-b200", "a4-highgpu-.*"),
-    "rtx-pro-6000": ("nvidia-rtx-pro-6000", "g4-.*"),
+    "rtx-pro-6000": ("nvidia-rtx-pro-6000", "g4-standard-(48|96|192|384)"),
     "t4": ("nvidia-tesla-t4", ""),
     "v100": ("nvidia-tesla-v100", ""),
     "p100": ("nvidia-tesla-p100", ""),
@@ -50,6 +53,7 @@ COLUMNS = "name,id,zone,status,labels,creationTimestamp,machineType,networkInter
 NO_QUOTA = ("QUOTA_EXCEEDED", "quotaExceeded")
 QUOTA_PAGE = "https://console.cloud.google.com/iam-admin/quotas"
 BOOT = Path(__file__).with_name("boot.py")
+IMPORTING, LOADED = threading.Lock(), list[Any]()  # of `client`
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,7 @@ class Instance(Machine):
             try:
                 return google.do(config, "POST", f"{self.path}/setMetadata", changed)
             except GoogleError as error:
-                if error.status == 404:
+                if error.status == 404 or error.reason == "resourceNotReady":  # it is being deleted
                     return None
                 if error.status != 412:
                     raise
@@ -349,7 +353,7 @@ def create(
             (make or insert)(config, request, job.machine_names, zone)
             return zone
         except GoogleError as error:
-            made = machines(config, job.name, zone, job.sha256)
+            made = machines(config, job.name, zone, [job.sha256])
             if len(made) == job.machines:  # it failed afterwards, or its answer was lost
                 return zone
             for machine in made:
@@ -366,13 +370,33 @@ def create(
     )
 
 
+def client() -> tuple[Any, Any]:
+    """google-cloud-compute's modules of the client of instances, and of types. Where one thread imports them,
+    others wait.
+
+    The package's own __init__ imports the clients of a hundred services, for which `berg run` would wait a
+    second more: an empty module stands in its place meanwhile.
+    """
+    name = "google.cloud.compute_v1"
+    with IMPORTING:
+        if not LOADED:
+            is_new, spec = name not in sys.modules, importlib.util.find_spec(name)
+            if is_new and spec:
+                sys.modules[name] = importlib.util.module_from_spec(spec)  # not executed
+            parts = ("services.instances", "types")
+            LOADED.extend(importlib.import_module(f"{name}.{part}") for part in parts)
+            if is_new:  # a program that uses Berg may import the whole
+                del sys.modules[name]
+        return LOADED[0], LOADED[1]
+
+
 def insert(config: Config, request: dict[str, Any], names: list[str], zone: str) -> None:
     """Send the one request that creates machines, and wait; raise OperationFailed if it fails."""
     from google.api_core import exceptions
-    from google.cloud import compute_v1
 
+    instances, types = client()
     options = {"api_endpoint": config.endpoint} if config.endpoint else None
-    client = compute_v1.InstancesClient(credentials=config.credentials, client_options=options)
+    service = instances.InstancesClient(credentials=config.credentials, client_options=options)
     arguments: dict[str, Any] = {
         "project": config.project,
         "zone": zone,
@@ -380,8 +404,8 @@ def insert(config: Config, request: dict[str, Any], names: list[str], zone: str)
     }
     if len(names) == 1:
         text = json.dumps({"name": names[0], **in_zone(request, zone)})
-        arguments["instance_resource"] = compute_v1.Instance.from_json(text)
-        method: Any = client.insert_unary
+        arguments["instance_resource"] = types.Instance.from_json(text)
+        method: Any = service.insert_unary
     else:
         many = {
             "count": str(len(names)),
@@ -390,9 +414,9 @@ def insert(config: Config, request: dict[str, Any], names: list[str], zone: str)
             "instanceProperties": request,
         }
         arguments["bulk_insert_instance_resource_resource"] = (
-            compute_v1.BulkInsertInstanceResource.from_json(json.dumps(many))
+            types.BulkInsertInstanceResource.from_json(json.dumps(many))
         )
-        method = client.bulk_insert_unary
+        method = service.bulk_insert_unary
 
     def ask() -> Any:
         try:
@@ -420,9 +444,11 @@ def reason(error: GoogleError) -> str:
 # --- what is there
 
 
-def machines(config: Config, job: str = "", zone: str = "", sha256: str = "") -> list[Instance]:
-    """The machines of a job, or of all jobs of the bucket, by name; with `sha256` only those that
-    were made for this very job, not another one's of the same name.
+def machines(
+    config: Config, job: str = "", zone: str = "", made_for: Collection[str] = ()
+) -> list[Instance]:
+    """The machines of a job, or of all jobs of the bucket, by name; with `made_for` only those of the
+    jobs whose records have these hashes, not of others of the same names.
     """
     if "/" in zone:  # it is in another place
         return []
@@ -431,21 +457,20 @@ def machines(config: Config, job: str = "", zone: str = "", sha256: str = "") ->
         "filter": f'(labels.berg="1") AND (labels.berg-bucket="{bucket_label(config)}"){named}',
         "maxResults": "500",
     }
-    columns = COLUMNS + ",metadata" * bool(sha256)
+    columns = COLUMNS + ",metadata" * bool(made_for)
     path, place = (
         ("/aggregated/instances", "/*/instances") if not zone else (f"/zones/{zone}/instances", "")
     )
     query["fields"] = f"items{place}({columns}),nextPageToken"
-    rows = [
-        row for row in google.items(config, path, **query) if not sha256 or made_for(row, sha256)
-    ]
-    found = [machine_of(row) for row in rows]
+    listed = google.items(config, path, **query)
+    found = [machine_of(row) for row in listed if not made_for or sha_of(row) in made_for]
     return sorted(found, key=lambda machine: (machine.job, order(machine.name)))
 
 
-def made_for(row: dict[str, Any], sha256: str) -> bool:
+def sha_of(row: dict[str, Any]) -> str:
+    """The hash of the record of the job that a machine was made for."""
     items = row.get("metadata", {}).get("items", [])
-    return {"key": "berg-job-sha256", "value": sha256} in items
+    return next((item["value"] for item in items if item["key"] == "berg-job-sha256"), "")
 
 
 def machine(config: Config, zone: str, id: str) -> Machine | None:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 from berg import BergError, code, reasons
 from berg.boot import BERG
 from berg.code import ROOT
+from berg.job import INSTALLING
 
 if TYPE_CHECKING:
     from berg.run import Plan
@@ -450,6 +451,8 @@ def run(run: Run, repo: Path) -> None:
     elif words:
         words = [uv or "uv", *words[1:]]
     if words:
+        if run.state.state != INSTALLING:  # a state may be written once a second
+            run.write_state(INSTALLING)
         execute(run, words, place, {**more, **variables(place)})
     made = variables(run.cwd).get("VIRTUAL_ENV", "")
     if uv and made and not Path(made, "bin/pip").exists():

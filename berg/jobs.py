@@ -1,8 +1,7 @@
-"""Jobs that exist: list, show, wait, kill, rm, stop and start."""
+"""Jobs that exist: list, show and wait."""
 
 import contextlib
 import fnmatch
-import functools
 import itertools
 import sys
 import time
@@ -15,11 +14,11 @@ from typing import Any
 
 import click
 
-from berg import BergError, features, gce, metrics, place, rows, table, terminal, usage
+from berg import BergError, gce, metrics, place, rows, table, terminal, usage
 from berg import job as records
-from berg.bucket import Bucket, Changed, Object
+from berg.bucket import Bucket
 from berg.config import Config
-from berg.job import KILLED, LOST, RUNNING, STOPPED, SUBMITTED, SUCCEEDED, UPLOADING, Job, State
+from berg.job import LOST, RUNNING, STOPPED, SUBMITTED, SUCCEEDED, State
 from berg.options import complete_names
 from berg.place import Machine
 
@@ -27,11 +26,7 @@ POLL, WATCH = 2, 5  # seconds between two looks at a job, and at the list
 FINISHED = 20  # jobs that have ended in the list
 LINES = 10  # of the log
 ABOUT, ROOM = "ABOUT", 24  # the last column of the list, and letters for it in a narrow terminal
-FRESH = 5  # seconds after which `berg rm` looks again
-MANY = 8  # of more jobs it lists the objects of all at once
 FILES = 1000  # of the results that `berg show --json` names
-PATIENCE = 90  # seconds that `berg kill` waits until a machine ends its command
-SAVING = 400  # and until it has saved the last results
 
 
 def observed(config: Config) -> tuple[list[State], list[Machine]]:
@@ -58,8 +53,7 @@ def judged(config: Config, state: State, machines: list[Machine]) -> State:
     if state.is_final:
         return state
     if any(machine.is_on for machine in machines):
-        note = next((machine.note for machine in machines if machine.note), "")
-        return replace(state, reason=note or state.reason)
+        return noted(state, machines)
     if machines and state.is_devbox:
         return replace(state, state=STOPPED, times={**state.times, STOPPED: state.changed_at})
     if records.age(state.changed_at) < records.SILENT:
@@ -69,6 +63,12 @@ def judged(config: Config, state: State, machines: list[Machine]) -> State:
         return state
     reason = f"its machine vanished while it was {state.state}. See: berg log {state.name}"
     return replace(state, state=LOST, reason=reason, times={**state.times, LOST: state.changed_at})
+
+
+def noted(state: State, machines: list[Machine]) -> State:
+    """A state with the reason for which its machines, pods, do not run yet."""
+    note = next((machine.note for machine in machines if machine.note), "")
+    return replace(state, reason=note) if note and not state.is_final else state
 
 
 def find(config: Config, name: str) -> State:
@@ -141,31 +141,6 @@ def choose(
 
 def is_pattern(name: str) -> bool:
     return any(letter in name for letter in "*?[")
-
-
-def each_of(
-    names: list[str], prepare: Callable[[str], Callable[[], dict[str, Any]]], as_json: bool
-) -> None:
-    """Prepare it for each name, which may ask; then do it for all at the same time. What failed is
-    said, and is the exit code 1.
-    """
-
-    def attempt(name: str, act: Callable[[], Any]) -> Any:
-        try:
-            return act()
-        except BergError as error:
-            terminal.say(f"Error: {error}")
-            return {"name": name, "error": str(error)}
-
-    acts = [attempt(name, functools.partial(prepare, name)) for name in names]
-    with ThreadPoolExecutor(16) as pool:
-        done = [
-            *pool.map(lambda n, act: act if isinstance(act, dict) else attempt(n, act), names, acts)
-        ]
-    if as_json:
-        terminal.show_json(done)
-    if any("error" in row for row in done):
-        sys.exit(1)
 
 
 def exit_code(state: State) -> int:
@@ -411,7 +386,7 @@ def all_about(config: Config, name: str, lines: int = LINES) -> dict[str, Any]:
     folder = records.results_prefix(state.results)
     listed = itertools.islice(bucket.list(folder), FILES)
     return {
-        **about(config, state),
+        **about(config, noted(state, machines)),
         "instances": [machine.name for machine in machines],
         "metadata": asdict(job),
         "running": [asdict(machine) for machine in machines],
@@ -472,6 +447,7 @@ def show(name: str, lines: int, ip: bool, views: bool, as_json: bool) -> None:
     if as_json:
         return terminal.show_json(all_about(config, state.name, lines))
     machines = machines_of(config, state)
+    state = noted(state, machines)
     values = metrics.of_results(bucket, state.results).last
     number = rows.number_of(state.name)
     fields = {
@@ -509,7 +485,7 @@ def show(name: str, lines: int, ip: bool, views: bool, as_json: bool) -> None:
 
 def moments(bucket: Bucket, state: State) -> list[dict[str, Any]]:
     """The moments whose results the bucket has, the oldest first."""
-    from berg.results import newest
+    from berg.moments import newest
 
     found, before = list[dict[str, Any]](), 1 << 62
     while before:
@@ -539,385 +515,3 @@ def wait(names: tuple[str, ...], is_any: bool, as_json: bool) -> None:
     if as_json:
         terminal.show_json([about(config, state) for state in ended])
     sys.exit(next((code for state in ended if (code := exit_code(state))), 0))
-
-
-@click.command()
-@click.argument("names", metavar="NAME…", nargs=-1, shell_complete=complete_names)
-@click.option("--all", "everything", is_flag=True, help="All your jobs and machines.")
-@click.option("--now", is_flag=True, help="Delete the machines at once, without the last results.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def kill(names: tuple[str, ...], everything: bool, now: bool, yes: bool, as_json: bool) -> None:
-    """End jobs: SIGTERM, 30 seconds, the last results, then their machines are deleted.
-
-    NAME may be a pattern for your own jobs, or SWEEP/3 for a row of a sweep. Of a devbox the disk
-    goes, too, which is asked before; to keep it: berg stop.
-
-    \b
-    berg kill digits-1121-0930-x7k
-    berg kill 'sweep1-*'
-    berg kill --all --now
-    """
-    if bool(names) == everything:
-        raise click.UsageError("give the name of a job, or --all")
-    began, config = time.time(), Config.load()
-    wanted = ["*"] if everything else names
-    chosen = choose(config, wanted, lambda state: not state.is_final, has_machines=True)
-    if not chosen:
-        terminal.say("There is nothing to end")
-    has_patterns = everything or any(map(is_pattern, names))
-    if chosen and has_patterns and not terminal.confirm(f"End {', '.join(chosen)}?", yes, "-y"):
-        raise BergError("nothing was changed")
-
-    def prepare(name: str) -> Callable[[], dict[str, Any]]:
-        is_agreed = yes or (has_patterns and name not in names)  # a pattern's are the user's own
-        if rows.number_of(name) is not None:
-            end = to_kill_row(config, name, is_agreed)
-        else:
-            end = to_kill(config, name, now, is_agreed, began)
-        return lambda: {"name": name, "done": "ended", "became": end()}
-
-    each_of(chosen, prepare, as_json)
-
-
-def kill_one(config: Config, name: str, now: bool, yes: bool) -> str:
-    """End a job; what it became."""
-    return to_kill(config, name, now, yes, time.time())()
-
-
-def check_meant(state: State, began: float) -> None:
-    """Raise BergError for a job that was submitted after the command began (seconds since 1970): this
-    computer slept, and what had the name before was meant.
-    """
-    if 0 <= records.age(state.created_at) < time.time() - began:  # below 0 it is another clock's
-        raise BergError(
-            f"{state.name} was submitted after this command began, and was not touched. "
-            f"If it is meant, repeat the command"
-        )
-
-
-def to_kill(config: Config, name: str, now: bool, yes: bool, began: float) -> Callable[[], str]:
-    """Ask what is to be asked before a job ends; return what ends it. Of one whose records are missing
-    or damaged the machines are deleted.
-    """
-    try:  # before its machines: if this computer sleeps now, another job may get the name
-        state, job = find(config, name), records.read_job(Bucket(config), name)
-        machines = place.machines(config, name)
-    except BergError as error:
-        machines = place.machines(config, name)
-        if not machines:
-            raise
-        listed = ", ".join(f"{machine.name} in {machine.zone}" for machine in machines)
-        agree(config, f"{error}. Delete {listed} with its disk?", machines[0].user, yes)
-
-        def delete() -> str:
-            place.delete(config, name, ids={machine.id for machine in machines})
-            terminal.say(f"Deleted {listed}")
-            return "machine deleted"
-
-        return delete
-    check_meant(state, began)
-    if not state.id == job.id == find(config, name).id:  # then the machines may be another one's
-        raise BergError(f"{name} is another job now, which was not touched. See: berg show {name}")
-    is_box = job.is_devbox or any(machine.is_devbox for machine in machines)
-    is_there = bool(machines) or state.waits or not state.is_final
-    if is_there and (is_box or job.user != config.user):
-        question = (
-            f"Delete the devbox {name} and what is on its disk?" if is_box else f"End {name}?"
-        )
-        agree(config, question, job.user, yes, job.created_at)
-    machines = machines or host_of(config, state)
-    return lambda: end_job(config, job, state, machines, now)
-
-
-def end_job(config: Config, job: Job, state: State, machines: list[Machine], now: bool) -> str:
-    """Let a job's machines end its command and save its results, and delete them; what it became."""
-    name = job.name
-    is_on = any(machine.is_on for machine in machines)
-    is_over = state.state == SUBMITTED or (state.is_final and not state.waits)
-    if is_on and not now and not is_over:
-        what = "the machine of " if state.is_final else ""
-        terminal.say(f"Ending {what}{name}; its last results are saved")
-        for machine in machines:  # on a host another guest may have the name by then
-            word = name if machine.job == name else job.id
-            machine.tell(config, f"berg-kill-{word}", config.user)
-        began = at = time.monotonic()
-        while (not state.is_final or state.waits) and state.id == job.id:
-            if at > began + (SAVING if state.state == UPLOADING else PATIENCE):
-                break
-            time.sleep(POLL)
-            at = time.monotonic()  # the state is newer, also if this computer sleeps now
-            state = find(config, name)
-    remove(config, job)
-    was_final = state.is_final
-    if state.waits:  # its worker has not said that this is over
-        with contextlib.suppress(BergError, Changed):
-            last, generation = records.read_state(Bucket(config), name)
-            if last.id == job.id:
-                last.kept_until = records.now()
-                records.write_state(Bucket(config), last, generation)
-    state = records.conclude(Bucket(config), job, KILLED, f"killed by {config.user}")
-    if state.id != job.id:
-        terminal.say(f"{name} is another job now, which was not touched")
-        return "another job"
-    terminal.say(f"{name} {'was' if was_final and not machines else 'is'} {state.state}")
-    return state.state
-
-
-def agree(config: Config, question: str, owner: str, yes: bool, since: str = "") -> None:
-    """Ask before something is taken; whose it is, if it is another user's, is said with -y, too."""
-    question += of_other(config, owner, since)
-    if yes:
-        terminal.say(question)
-    if not terminal.confirm(question, yes, "-y"):
-        raise BergError("nothing was changed")
-
-
-def of_other(config: Config, owner: str, since: str) -> str:
-    """Whose something is and how old, if it is another user's."""
-    if owner in ("", config.user):
-        return ""
-    return f" It is {owner}'s" + (
-        f", {terminal.duration(records.age(since))} old." if since else "."
-    )
-
-
-def agree_on_box(config: Config, name: str, machines: list[Machine], verb: str, yes: bool) -> None:
-    """Ask before a devbox of another user is switched."""
-    if (owner := machines[0].user) not in ("", config.user):
-        agree(config, f"{verb} {name}?", owner, yes, machines[0].created_at)
-
-
-def to_kill_row(config: Config, name: str, yes: bool) -> Callable[[], str]:
-    """Ask before a row of another user's sweep ends; return what ends it."""
-    job, number = records.read_job(Bucket(config), name), int(name.partition("/")[2])
-    if number >= len(job.rows):
-        raise BergError(f"{job.name} has {len(job.rows)} rows, from {job.name}/0 on")
-    if job.user != config.user:
-        agree(config, f"End {name}?", job.user, yes, job.created_at)
-    return lambda: kill_row(config, job, number)
-
-
-def kill_row(config: Config, job: Job, number: int) -> str:
-    """End one row of a sweep, and the others go on; what it became."""
-    bucket, sweep, name = Bucket(config), job.name, f"{job.name}/{number}"
-    end, reason = time.monotonic() + PATIENCE, f"killed by {config.user}"
-    while True:
-        is_late = time.monotonic() > end  # what is seen below is newer: this computer may sleep
-        if records.read_state(bucket, sweep)[0].id != job.id:
-            raise BergError(f"{sweep} is another job now, which was not touched")
-        state, generation = records.row_states(bucket, sweep).get(number, (None, 0))
-        if state and state.is_final:
-            terminal.say(f"{name} is {state.state}")
-            return state.state
-        if state is None or state.state == SUBMITTED:  # nobody has it
-            state = rows.state_of(job, {}, number) if state is None else state
-            state.state, state.reason = KILLED, reason
-            state.times[KILLED] = records.now(bucket.time())
-            with contextlib.suppress(Changed):
-                records.write_state(bucket, state, generation)
-            continue
-        for machine in place.machines(config, sweep, state.zone):
-            if machine.id == state.machine_id:
-                machine.tell(config, f"berg-kill-{number}", config.user)
-        if is_late:
-            raise BergError(f"{name} has not ended in {PATIENCE} seconds. See: berg log {name}")
-        time.sleep(POLL)
-
-
-def remove(config: Config, job: Job) -> None:
-    """Delete a job's machines and what its features left."""
-    from berg.run import end
-
-    end(config, job, features.of(job))
-
-
-@click.command()
-@click.argument("names", metavar="NAME…", nargs=-1, required=True, shell_complete=complete_names)
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def rm(names: tuple[str, ...], yes: bool, as_json: bool) -> None:
-    """Delete results, logs and states of jobs that have ended; their names can be used again.
-
-    NAME may be a pattern for your own jobs. Results that other jobs have as well stay.
-
-    \b
-    berg rm digits-1121-0930-x7k
-    berg rm sweep1 'try-*'
-    """
-    began, config = time.time(), Config.load()
-    bucket = Bucket(config)
-    chosen = choose(config, names, lambda state: state.is_final)
-    with terminal.waiting("Looking what there is"):
-        looked, first = time.time(), removals(config, chosen)
-    for name, (state, items) in first.items():
-        check_meant(state, began)
-        size = sum(item.size for item in items) / 1e6
-        terminal.say(
-            f"{name}: {len(items)} objects, {size:.1f} MB.{of_other(config, state.user, state.created_at)}"
-        )
-    if not chosen:
-        terminal.say("There is nothing to delete")
-    elif not terminal.confirm(f"Delete {', '.join(chosen)} forever?", yes, "-y"):
-        raise BergError("nothing was deleted")
-
-    def delete(name: str) -> dict[str, Any]:
-        """Of what was listed what is still there, unless this computer slept until another job had it."""
-        last = [records.job_path(name), records.state_path(name)]  # a rest can be deleted again
-        items = first[name][1]
-        if time.time() - looked > FRESH:
-            seen = {(item.name, item.generation) for item in items}
-            now = removals(config, [name])[name][1]
-            items = [item for item in now if (item.name, item.generation) in seen]
-        try:
-            state = bucket.get(last[1])
-            if not state or state.generation not in [item.generation for item in items]:
-                raise Changed(name)
-            bucket.delete(*[item for item in items if item.name not in last])
-            bucket.delete(*[item for item in items if item.name in last])
-        except Changed:
-            raise BergError(
-                f"{name} is not what it was, and what is new was not deleted. See: berg show {name}"
-            ) from None
-        terminal.say(f"Deleted {name}")
-        return {"name": name, "done": "deleted", "objects": len(items)}
-
-    each_of(chosen, lambda name: functools.partial(delete, name), as_json)
-
-
-def removals(config: Config, names: Sequence[str]) -> dict[str, tuple[State, list[Object]]]:
-    """What the bucket has of jobs that have ended, without results that others have as well."""
-    bucket = Bucket(config)
-    for name in names:
-        if rows.number_of(name) is not None:
-            sweep = name.partition("/")[0]
-            raise BergError(f"{name} is a row. Delete the whole sweep: berg rm {sweep}")
-    listed = {
-        item.name: item for kind in (records.JOBS, records.ROWS) for item in bucket.list(kind)
-    }
-    writers = records.states_of(listed.values())
-    states = {state.name: state for state in writers}
-    with ThreadPoolExecutor(8) as pool:
-        found = [*pool.map(lambda kind: of_jobs(bucket, kind, names), records.OF_JOBS)]
-
-        def removal(name: str) -> tuple[State, list[Object]]:
-            state = states.get(name)
-            if not (state and state.is_final):
-                state = find(config, name)
-            if not state.is_final:
-                raise BergError(f"{name} is {state.state}. End it first: berg kill {name}")
-            if state.waits and place.machines(config, name, state.zone):
-                raise BergError(
-                    f"the machine of {name} still waits. End it first: berg kill {name}"
-                )
-            items = [item for kind in found for item in kind[name]]
-            items += [
-                item for path, item in listed.items() if path.startswith(records.rows_prefix(name))
-            ]
-            own = [each for each in writers if each.name.partition("/")[0] == name]
-            others = [each for each in writers if each.name.partition("/")[0] != name]
-            for folder in {state.results, *(each.results for each in own)}:
-                sharing = [
-                    each.name for each in others if f"{each.results}/".startswith(f"{folder}/")
-                ]
-                if sharing:
-                    named = ", ".join(sharing[:3])
-                    terminal.say(f"berg_results/{folder} stays: {named} has it as well")
-                else:
-                    items += bucket.list(records.results_prefix(folder))
-            paths = (records.job_path(name), records.state_path(name))
-            items += [listed[path] for path in paths if path in listed]
-            return state, [*{item.name: item for item in items}.values()]
-
-        return dict(zip(names, pool.map(removal, names)))
-
-
-def of_jobs(bucket: Bucket, kind: str, names: Sequence[str]) -> dict[str, list[Object]]:
-    """The objects of a kind that jobs have, by name; for many jobs from one list."""
-    found: dict[str, list[Object]] = {name: [] for name in names}
-    for prefix in [kind] if len(names) > MANY else [f"{kind}{name}/" for name in names]:
-        for item in bucket.list(prefix):
-            found.setdefault(item.name.removeprefix(kind).partition("/")[0], []).append(item)
-    return found
-
-
-# --- devboxes
-
-
-@click.command()
-@click.argument("names", metavar="NAME…", nargs=-1, required=True, shell_complete=complete_names)
-@click.option("--now", is_flag=True, help="Switch off at once, without the last results.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-def stop(names: tuple[str, ...], now: bool, yes: bool) -> None:
-    """Switch devboxes off: their results are saved, and their disks stay. On again: berg start.
-
-    \b
-    berg stop box
-    berg start box
-    """
-    config = Config.load()
-    for name in names:
-        machines = devbox(config, name)
-        agree_on_box(config, name, machines, "Switch off", yes)
-        if not now:
-            for machine in machines:
-                if machine.is_on:
-                    word = f"{config.user} {records.now()}"
-                    machine.tell(config, "berg-stop", word)
-            terminal.say(f"Stopping {name}; its last results are saved")
-        end = time.monotonic() + (0 if now else SAVING)
-        while any(machine.is_on for machine in machines) and time.monotonic() < end:
-            time.sleep(POLL)
-            machines = same(config, machines)
-        machines = same(config, machines) if machines else []  # this computer may have slept
-        if not machines:
-            raise BergError(f"the machine of {name} was deleted meanwhile. See: berg show {name}")
-        for machine in machines:
-            if machine.is_on:
-                machine.stop(config)
-        terminal.say(f"{name} is off. Its disk costs money until you delete it: berg kill {name}")
-
-
-@click.command()
-@click.argument("names", metavar="NAME…", nargs=-1, required=True, shell_complete=complete_names)
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-def start(names: tuple[str, ...], yes: bool) -> None:
-    """Switch devboxes on again, with their disks.
-
-    \b
-    berg start box
-    """
-    config = Config.load()
-    for name in names:
-        machines = devbox(config, name)
-        agree_on_box(config, name, machines, "Switch on", yes)
-        for machine in machines:
-            if not machine.is_on:
-                machine.start(config)
-        bucket = Bucket(config)
-        with contextlib.suppress(BergError, Changed):  # its records may be damaged
-            state, generation = records.read_state(bucket, name)
-            is_its = state.machine_id in [machine.id for machine in machines]
-            if state.state == STOPPED and is_its:
-                state.state, state.seconds_before = SUBMITTED, state.seconds
-                state.times = {SUBMITTED: records.now(bucket.time())}
-                records.write_state(bucket, state, generation)
-        terminal.say(f"{name} is on. Log in: berg ssh {name}")
-
-
-def devbox(config: Config, name: str) -> list[Machine]:
-    """The machines of a devbox, by their labels alone."""
-    machines = place.machines(config, name)
-    if not machines:
-        raise BergError(f"there is no devbox {name!r}. See them: berg list")
-    if not all(machine.is_devbox for machine in machines):
-        raise BergError(f"{name} is a job, which has no disk to keep. End it: berg kill {name}")
-    if not all(machine.has_disk for machine in machines):
-        raise BergError(f"{name} is in pods, which have no disk to keep. End it: berg kill {name}")
-    return machines
-
-
-def same(config: Config, machines: list[Machine]) -> list[Machine]:
-    """The same machines as they are now, without those that are gone."""
-    ids = {machine.id for machine in machines}
-    return [machine for machine in place.machines(config, machines[0].job) if machine.id in ids]

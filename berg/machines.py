@@ -197,8 +197,7 @@ def open_to_ssh(run: Run) -> None:
     """Authorize the ssh keys of the metadata, and publish this machine's host keys where no other one
     can.
     """
-    keys = run.facts.attributes.get("ssh-keys", "").splitlines()
-    add_lines(SSH / "authorized_keys", [key.partition(":")[2] for key in keys])
+    let_in(run.facts.attributes)
     with contextlib.suppress(OSError):  # Google's images forbid root
         (SSHD / "sshd_config.d/00-berg.conf").write_text("PermitRootLogin prohibit-password\n")
         subprocess.run(["systemctl", "reload", "ssh"], capture_output=True)
@@ -210,6 +209,13 @@ def open_to_ssh(run: Run) -> None:
         words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(KEY)]
         with contextlib.suppress(OSError):
             subprocess.run(words, capture_output=True)
+
+
+def let_in(attributes: dict[str, str]) -> None:
+    """Authorize root's ssh keys of the metadata, as Google's agent does unless OS Login is on."""
+    for line in attributes.get("ssh-keys", "").splitlines():
+        if line.startswith("root:"):
+            add_lines(SSH / "authorized_keys", [line.partition(":")[2]])
 
 
 def host_keys() -> list[str]:

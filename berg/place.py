@@ -8,6 +8,7 @@ machine that is to be made is described in Compute Engine's words, whoever makes
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -84,7 +85,9 @@ class Machine(ABC):
 class Place(Protocol):
     """A module with these functions."""
 
-    def machines(self, config: Config, job: str, zone: str, sha256: str) -> list[Any]: ...
+    def machines(
+        self, config: Config, job: str, zone: str, made_for: Collection[str]
+    ) -> list[Any]: ...
 
     def is_coming(self, config: Config, job: str) -> bool: ...
 
@@ -93,13 +96,15 @@ def places() -> list[Place]:
     return [import_module(f"berg.{name}") for name in ("gce", *features.PLACES)]
 
 
-def machines(config: Config, job: str = "", zone: str = "", sha256: str = "") -> list[Machine]:
-    """The machines of a job, or of all jobs of the bucket, by name; with `sha256` only those that
-    were made for this very job, not another one's of the same name.
+def machines(
+    config: Config, job: str = "", zone: str = "", made_for: Collection[str] = ()
+) -> list[Machine]:
+    """The machines of a job, or of all jobs of the bucket, by name; with `made_for` only those of the
+    jobs whose records have these hashes, not of others of the same names.
     """
     _ = config.credentials  # once, before several threads need it
     with ThreadPoolExecutor(4) as pool:
-        found = pool.map(lambda place: place.machines(config, job, zone, sha256), places())
+        found = pool.map(lambda place: place.machines(config, job, zone, made_for), places())
         return [machine for each in found for machine in each]
 
 
@@ -113,9 +118,7 @@ def is_coming(config: Config, job: str) -> bool:
     return any(place.is_coming(config, job) for place in places())
 
 
-def delete(config: Config, job: str, sha256: str = "", ids: set[str] | None = None) -> list[str]:
-    """Delete the machines of a job, of `ids` only these, and wait; return their names."""
-    found = [row for row in machines(config, job, "", sha256) if ids is None or row.id in ids]
+def delete(config: Config, machines: list[Machine]) -> None:
+    """Delete these very machines at the same time, and wait."""
     with ThreadPoolExecutor(16) as pool:
-        [*pool.map(lambda machine: machine.delete(config), found)]
-    return [machine.name for machine in found]
+        [*pool.map(lambda machine: machine.delete(config), machines)]

@@ -19,8 +19,6 @@ an object that another machine's moments may need copies it aside for that machi
 
 import contextlib
 import fcntl
-import functools
-import hashlib
 import io
 import json
 import os
@@ -39,11 +37,30 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 from urllib.parse import quote
 
 from berg.bucket import THREADS, Bucket, Changed, Object, Section, checksum, trouble
 from berg.job import kept_prefix, moments_prefix, parts_prefix
+from berg.moments import (
+    FINAL,
+    OPEN,
+    PARTLY,
+    UNKNOWN,
+    Row,
+    common,
+    copies,
+    download,
+    hashed,
+    is_plain,
+    is_there,
+    misnamed,
+    newest,
+    number_of,
+    rank_name,
+    sources,
+    split_name,
+)
 
 TRIES, UNSTOPPED_TRIES = 4, 20  # looks for a quiet instant, where the command can be stopped or not
 COARSE = 5  # CLOCK_REALTIME_COARSE: of the times of files
@@ -53,6 +70,8 @@ GAP = 5  # seconds for which a pass waits until a file that is being rewritten i
 # Seconds after which an open file that does not change counts as whole, and for which new files that
 # are still being written may delay a moment. Logs are sent this often in a long pass.
 QUIET = 10
+KEPT = 3  # moments that stay; of several machines also the newest that all have
+LONG_AGO = float("-inf")
 KEEP_DELETED = 3600  # seconds for which the bucket keeps what was deleted here
 VERIFY = 60  # seconds to the end that allow a last pass which reads every byte again
 LAST_TRIES = 10  # passes at the end over what the network, or a program, keeps from the bucket
@@ -72,34 +91,12 @@ KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFCHR: "a device",
 }
-OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe would wait for a writer
 CUT = "it was being written: the last moment has the version before"
 
 TROUBLE: tuple[type[Exception], ...] = trouble()
-FINAL = "-final"  # suffix of a machine's last moment
-# Suffix of a moment in which files that were being rewritten have their previous version. Only with
-# several machines: they are seldom all quiet at the same time.
-PARTLY = "-partly"
-WHOLE_AGE = 10  # ticks by which a moment may be older that is whole on all machines
-# The name of a file whose path a lower rank writes, too.
-RANK_NAME = re.compile(r"(.+)\.~rank([1-9]\d*)~", re.S)
-WRITER = "berg-writer"  # metadata: job, attempt and rank that wrote an object
+AUTHOR = re.compile(r"(.*)/(\d+)/(\d+)", re.S)
+WRITER = "berg-writer"  # metadata: JOB/ID/ATTEMPT/RANK that wrote an object
 Mark = tuple[int, int, int, int]  # inode, size, mtime and ctime: a version of a file
-
-
-class Row(NamedTuple):
-    """A file of a moment, and the generation of the object that has its bytes."""
-
-    size: int = 0  # -1: the content of the object is not known, or not that of a file here
-    crc: int = 0
-    generation: int = 0
-    mtime_ns: int = 0
-    mode: int = 0o644
-    grows: bool = False
-    link: str = ""
-
-
-UNKNOWN = Row(size=-1)
 
 
 @dataclass
@@ -153,8 +150,8 @@ class Mirror:
     disk: str  # the rank of its machine
     attempt: int = 1
     machines: int = 1
+    id: str = ""  # of the job: another one of its name may have written to the folder before
     first: bool = True  # of the machines: it lists what all restored
-    newest: int = 3  # moments that stay; of several machines also the newest that all have
     notes: str = ""  # a file on this disk that has what was restored, for a worker that takes over
     # Stops what writes the folder, for milliseconds; None where that is not allowed.
     stopped: Callable[[], contextlib.AbstractContextManager[Any]] | None = None
@@ -167,8 +164,8 @@ class Mirror:
     marks: dict[str, Mark] = field(default_factory=dict)  # of the files that these have
     # Of logs: checksums of the beginning, and of both ends, of what was sent.
     log_sums: dict[str, tuple[int, int]] = field(default_factory=dict)
-    needed: dict[int, dict[str, Row]] = field(default_factory=dict)  # rows by number of a moment
-    base: int = 0  # the number of what was restored
+    # Rows by number of a moment; 0 is what was restored.
+    needed: dict[int, dict[str, Row]] = field(default_factory=dict)
     asides: set[str] = field(default_factory=set)  # names of the copies aside
     stale: list[Object] = field(default_factory=list)  # moments and copies of the attempts before
     gone: dict[str, float] = field(default_factory=dict)  # path -> when it was deleted here
@@ -206,7 +203,8 @@ class Mirror:
         signal.signal(signal.SIGIO, signal.SIG_IGN)  # of a lease that a program waits for
         self.most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (self.most, self.most))
-        self.writer = f"{self.job}/{self.attempt:04}/{self.disk}"
+        self.title = f"{self.job}/{self.id}"
+        self.writer = f"{self.title}/{self.attempt:04}/{self.disk}"
         self.prefix = f"{moments_prefix(self.job)}{self.attempt:04}/{self.disk}/"
         self.busy: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # by path
         self.turn = threading.Lock()
@@ -556,16 +554,16 @@ class Mirror:
         self.delays_since = {path: since.get(path, now) for path in delaying - hopeless}
         # A moment is whole if nothing delays it any more. A single machine waits for a whole one;
         # several publish others, too, as PARTLY, unless something failed that a retry may bring.
-        is_whole = not self.delays_since.keys() - self.overdue
+        pending = self.delays_since.keys() - self.overdue
+        is_whole = not pending
         if number and self.first and self.was_restless:
             is_whole = False  # the others have looked before: its files may name theirs
-        is_unsure = bool((failed | moving) - hopeless - self.overdue)
-        if not is_whole and (self.ending or not number or is_unsure):
+        if not is_whole and (self.ending or not number or pending & (failed | moving)):
             return False
         rows = self.rows_at(seen, delaying | self.halves)
         now = time.monotonic()
         for path in self.sent.keys() - rows.keys() - seen.keys() - self.gone.keys():
-            self.gone[path] = 0 if path.endswith(PARTS) else now
+            self.gone[path] = LONG_AGO if path.endswith(PARTS) else now
         self.gone = {path: at for path, at in self.gone.items() if path not in rows}
         self.publish(rows, at_ns, number, is_whole)
         return is_whole
@@ -638,8 +636,11 @@ class Mirror:
                 return False
             self.refused.pop(path, None)
             for part in pin.marks:  # merged into the database
-                if part != path and part in self.sent:
+                if (
+                    part != path and part in self.sent
+                ):  # an old one beside it would change what it says
                     self.sent[part] = self.sent[part]._replace(size=-1)
+                    self.gone[part] = LONG_AGO
             self.sent[path] = row
             self.marks |= pin.marks
             self.log_sums.pop(path, None)
@@ -662,7 +663,7 @@ class Mirror:
 
         if is_longer and last.size >= TAIL and path not in self.shared:
             crc = checksum(pin.file, last.size, pin.size, last.crc, check)
-            if row := last if pin.size == last.size else self.extended(path, pin, last, crc):
+            if row := last if pin.size == last.size else self.extended(path, pin, last, crc, check):
                 return row
         if last.size == pin.size and checksum(pin.file, 0, pin.size, check=check) == last.crc:
             return last
@@ -675,16 +676,10 @@ class Mirror:
         no other.
         """
 
-        def counted(count: int) -> None:
-            check(count)
-            self.on_bytes(count)
-            if self.idle:
-                self.deadline = min(self.latest, time.monotonic() + self.idle)
-
         for _ in range(3):
             name = self.name(path)
             try:
-                file = Section(pin.file, 0, pin.size, counted)
+                file = Section(pin.file, 0, pin.size, self.counted(check))
                 if pin.size <= SMALL:
                     data = file.read(pin.size)
                     check(0)
@@ -698,26 +693,38 @@ class Mirror:
             except Changed:
                 check(0)
             there, restored = self.bucket.get(name), self.restored_rows.get(path, UNKNOWN)
-            if there is None:
+            if there is None:  # somebody deleted it
                 generation = 0
                 continue
-            generation, content = there.generation, (there.size, there.crc)
+            content, before = (there.size, there.crc), (restored.size, restored.crc)
             mine = pin.size, checksum(pin.file, 0, pin.size, check=check)
-            before, rank = (restored.size, restored.crc), self.rank_of(there)
+            rank = self.rank_of(there)
             is_higher = rank is not None and rank > int(self.disk)
             if content == mine and not is_higher:
                 if not self.is_mine(there):  # else of a write whose answer was lost
                     self.share(path, there)
-                return Row(*content, generation)
+                return Row(*content, there.generation)
             if self.is_mine(there) or (content == before and not is_higher):
-                continue
-            if rank is None or mine == before:
+                generation = there.generation
+            elif rank is None or mine == before:
                 raise Refused("the bucket has a file of that name which this machine did not write")
-            if is_higher:  # that machine's moments name what is replaced here
-                self.bucket.copy(name, generation, self.aside(path, generation, rank))
+            elif rank > int(self.disk):  # that machine's moments name what is replaced here
+                self.bucket.copy(name, there.generation, self.aside(path, there.generation, rank))
+                generation = there.generation
             else:
                 self.rank_names[path], generation = rank_name(path, self.disk), 0
         raise Changed("its object changes all the time")
+
+    def counted(self, check: Callable[[int], None]) -> Callable[[int], None]:
+        """A check that also puts the deadline off, as long as bytes are sent."""
+
+        def count_and_check(count: int) -> None:
+            check(count)
+            self.on_bytes(count)
+            if self.idle:
+                self.deadline = min(self.latest, time.monotonic() + self.idle)
+
+        return count_and_check
 
     def share(self, path: str, there: Object) -> None:
         """Take another machine's object for a file that is alike here, with a copy for its moments."""
@@ -726,11 +733,13 @@ class Mirror:
         self.asides.add(copy)
         self.shared.add(path)
 
-    def extended(self, path: str, pin: Pin, last: Row, crc: int) -> Row | None:
+    def extended(
+        self, path: str, pin: Pin, last: Row, crc: int, check: Callable[[int], None]
+    ) -> Row | None:
         """Append what is new of a log to its object; None if the object is another."""
         name = f"{parts_prefix(self.job)}{self.attempt:04}/{self.disk}/{hashed(path)}"
         part = self.bucket.put(
-            name, Section(pin.file, last.size, pin.size, self.on_bytes), pin.size - last.size
+            name, Section(pin.file, last.size, pin.size, self.counted(check)), pin.size - last.size
         )
         try:
             made: Object | None = self.bucket.extend(
@@ -753,38 +762,35 @@ class Mirror:
         needed = {
             self.aside(path, row.generation): (row.size, row.crc)
             for row in rows
-            if generation and (row.grows or (row.size, row.crc) == (last.size, last.crc))
+            if generation and (row.grows or last.grows or row[:2] == last[:2])
         }
         for name in needed.keys() - self.asides:
             try:
                 self.bucket.copy(self.name(path), generation, name)
             except Changed:
                 # By a write whose answer was lost, of a log that had grown; or by another machine, which keeps
-                # what moments need of what all restored. The first one sends that again.
+                # what moments need of what all restored; or by somebody who deleted or replaced it: then it
+                # is lost.
                 there = self.bucket.get(self.name(path))
                 contents = (last.size, last.crc), needed[name]
                 if there and ((there.size, there.crc) in contents or self.is_mine(there)):
                     self.bucket.copy(self.name(path), there.generation, name)
-                elif not (self.is_kept(name) or (there and self.rank_of(there) is not None)):
-                    raise
             self.asides.add(name)
 
-    def is_kept(self, aside: str) -> bool:
-        """Whether another machine has made the same copy."""
-        copies = self.bucket.list(kept_prefix(self.job))
-        return any(each.name.endswith(aside.rpartition("/")[2]) for each in copies)
+    def author(self, there: Object) -> tuple[int, int] | None:
+        """Attempt and rank of the machine of this job that wrote an object; None if none did."""
+        found = AUTHOR.fullmatch(there.about.get(WRITER, ""))
+        return (int(found[2]), int(found[3])) if found and found[1] == self.title else None
 
     def is_mine(self, there: Object) -> bool:
         """Whether this machine wrote an object, or one of the attempts before."""
-        writer = there.about.get(WRITER, "")
-        job, attempt, _ = (writer or "//").rsplit("/", 2)
-        return writer == self.writer or (job == self.job and attempt < f"{self.attempt:04}")
+        attempt, rank = self.author(there) or (self.attempt, None)
+        return attempt < self.attempt or rank == int(self.disk)
 
     def rank_of(self, there: Object) -> int | None:
         """The rank of the machine of this attempt that wrote an object; None if none did."""
-        start, _, rank = there.about.get(WRITER, "").rpartition("/")
-        is_ours = start == self.writer.rpartition("/")[0] and rank.isdecimal()
-        return int(rank) if is_ours else None
+        attempt, rank = self.author(there) or (0, None)
+        return rank if attempt == self.attempt else None
 
     def aside(self, path: str, generation: int, rank: int | None = None) -> str:
         """The name of a copy for the moments of this machine, or of another rank."""
@@ -796,12 +802,7 @@ class Mirror:
     def publish(self, rows: dict[str, Row], at_ns: int, number: int, is_whole: bool) -> None:
         """Write a moment; then delete what no moment needs any more."""
         self.waiting_since = 0 if is_whole else self.waiting_since
-        if (
-            rows == self.rows
-            and self.needed.keys() - {self.base}
-            and self.ending == self.is_final
-            and not number
-        ):
+        if rows == self.rows and self.own_moments and self.ending == self.is_final and not number:
             self.at_ns = at_ns
             return
         same = {
@@ -832,40 +833,33 @@ class Mirror:
         self.needed[number] = rows  # from now on: a lost answer may mean that it is there
         with contextlib.suppress(Changed):
             self.bucket.put(name, io.BytesIO(data), len(data), 0)
-        self.rows, self.is_final = rows, self.ending
         self.clean(time.monotonic())
+        self.rows, self.is_final = (
+            rows,
+            self.ending,
+        )  # if anything failed, the next pass publishes again
 
     def clean(self, now: float) -> None:
-        """Delete old moments, copies that no moment needs, and what was deleted here long ago."""
-        numbers = sorted(self.needed)
-        oldest, last = numbers[-self.newest :][0], numbers[-1]
+        """Delete old moments, then copies that no moment needs, and what was deleted here long ago."""
+        oldest, last = sorted(self.needed)[-KEPT:][0], max(self.needed)
         if self.machines > 1:  # what a restore would bring if another machine were lost now
             prefix = f"{moments_prefix(self.job)}{self.attempt:04}/"
             last = common([each.name for each in self.bucket.list(prefix)], self.machines)[0]
             oldest = min(oldest, last)
         self.at_ns = self.own_moments[last][1] if last in self.own_moments else self.at_ns
-        names = [name for number, (name, _) in self.own_moments.items() if number < oldest]
-        self.own_moments = {
-            number: each for number, each in self.own_moments.items() if number >= oldest
-        }
-        self.needed = {number: self.needed[number] for number in numbers if number >= oldest}
-        kept_rows = self.needed.values() if self.asides or self.stale else ()
+        kept = {number: rows for number, rows in self.needed.items() if number >= oldest}
+        kept_rows = kept.values() if self.asides or self.stale else ()
         needed = {
             self.aside(path, row.generation) for rows in kept_rows for path, row in rows.items()
         }
-        names += self.asides - needed
         # Copies of the attempts before may be the only ones of what this one has not changed.
-        keys = {name.rpartition("/")[2] for name in needed}
-        old = [each for each in self.stale if each.name.rpartition("/")[2] not in keys]
-        if old and self.base not in self.needed:
+        keys, stale = {name.rpartition("/")[2] for name in needed}, list[Object]()
+        if self.stale and 0 not in kept:
             attempt, _, rows = newest(self.bucket, self.job, self.machines)
             for name, row in rows.items():  # also of other machines
                 keys.add(f"{hashed(split_name(name, self.machines)[0])}-{row.generation}")
-            old = [each for each in old if each.name.rpartition("/")[2] not in keys]
             if attempt == self.attempt:
-                names += [each.name for each in old]
-                self.stale = [each for each in self.stale if each not in old]
-        self.asides &= needed
+                stale = [each for each in self.stale if each.name.rpartition("/")[2] not in keys]
 
         def remove(path: str) -> None:
             with contextlib.suppress(Changed):  # it is another's now
@@ -875,11 +869,16 @@ class Mirror:
             del self.sent[path], self.gone[path]
 
         with ThreadPoolExecutor(THREADS) as pool:
+            old = {number: each for number, each in self.own_moments.items() if number < oldest}
+            [*pool.map(self.bucket.delete, [name for name, _ in old.values()])]
+            self.needed = kept
+            self.own_moments = {n: each for n, each in self.own_moments.items() if n not in old}
+            names = [*(self.asides - needed), *(each.name for each in stale)]
             [*pool.map(self.bucket.delete, names)]
-            old_paths = [
-                path for path, at in self.gone.items() if self.ending or now - at > KEEP_DELETED
-            ]
-            [*pool.map(remove, old_paths)]
+            self.asides &= needed
+            self.stale = [each for each in self.stale if each not in stale]
+            paths = [p for p, at in self.gone.items() if self.ending or now - at > KEEP_DELETED]
+            [*pool.map(remove, paths)]
 
     # --- the end
 
@@ -947,18 +946,19 @@ class Mirror:
             rows = {
                 path: Row(each.size, each.crc, each.generation, each.updated_ns)
                 for path, each in plain.items()
-                if is_plain(path) and not each.about.get(WRITER, "").startswith(f"{self.job}/")
+                if is_plain(path) and not each.about.get(WRITER, "").startswith(f"{self.title}/")
             }
-            rows = {
-                path: row
-                for path, row in rows.items()
-                if not {*map(str, Path(path).parents)} & rows.keys()
-            }
+        found = rows  # of several machines, one may have had a folder where another had a file
+        rows = {
+            path: row
+            for path, row in rows.items()
+            if not {*map(str, Path(path).parents)} & rows.keys()
+        }
         self.clear(rows)
         with ThreadPoolExecutor(THREADS) as pool:
             bring = lambda path: self.bring(path, rows[path], plain.get(path), kept)  # noqa: E731
             new = sum(pool.map(bring, rows))
-        self.take(plain, rows)
+        self.take(plain, found)
         here = self.aside("", 0).rpartition("/")[0]
         self.asides = {  # need no other copy
             f"{here}/{each.name.rpartition('/')[2]}" for found in kept.values() for each in found
@@ -1002,11 +1002,15 @@ class Mirror:
                 self.bucket.copy(item.name, item.generation, name)
                 self.bucket.delete(item.name)
             listed = self.by_path({name: Row(*each) for name, each in moment["rows"].items()})
-            self.needed[number] = ({} if self.first else same) | listed
+            rest = {
+                path: row
+                for path, row in self.restored_rows.items()
+                if not self.first and self.rank_names.get(path, path) not in moment["gone"]
+            }
+            self.needed[number] = rest | listed
             self.own_moments[number] = name, moment["at_ns"]
             self.at_ns = moment["at_ns"]
-        self.base = max(self.needed)
-        self.rows = self.needed[self.base]
+        self.rows = self.needed[max(self.needed)]
         plain = self.present(self.rows)
         for path in self.rows.keys() & plain.keys():
             if plain[path].generation == self.rows[path].generation:
@@ -1016,7 +1020,7 @@ class Mirror:
         for path in same.keys() & self.sent.keys():
             self.marks[path] = self.restored_marks[path]
         self.take(plain, self.rows)
-        copies = self.bucket.list(self.aside("", 0).rpartition("/")[0])
+        copies = self.bucket.list(f"{self.aside('', 0).rpartition('/')[0]}/")
         self.asides = {each.name for each in copies}
         self.ever_whole, self.is_restored = {*self.rows}, True
 
@@ -1067,172 +1071,6 @@ class Mirror:
             self.sent[path] = row._replace(generation=there.generation if there and is_ours else 0)
             self.marks[path] = mark(full.lstat())
         return is_new
-
-
-def common(names: Iterable[str], machines: int) -> tuple[int, dict[str, str]]:
-    """The number of the moment that counts, which all machines have, and its object for each of them.
-
-    It is the newest, or the newest that is whole if that is hardly older. A machine that has ended
-    counts with its last moment from then on. Names are those of objects of one attempt:
-    …/RANK/NUMBER.
-    """
-    moments: dict[str, dict[int, str]] = {}
-    finals: dict[str, int] = {}
-    for name in names:
-        disk = name.split("/")[-2]
-        moments.setdefault(disk, {})[number_of(name)] = name
-        if name.endswith(FINAL):
-            finals[disk] = number_of(name)
-    found: tuple[int, dict[str, str]] = 0, {}
-    if len(moments) < machines:
-        return found
-    for number in sorted({n for each in moments.values() for n in each}, reverse=True):
-        if found[0] - number > WHOLE_AGE:
-            break
-        chosen = {}
-        for disk, each in moments.items():
-            is_over = finals.get(disk, number + 1) <= number
-            if is_over or number in each:
-                chosen[disk] = each[finals[disk]] if is_over else each[number]
-        if len(chosen) == len(moments):
-            if not any(name.endswith(PARTLY) for name in chosen.values()):
-                return number, chosen
-            found = found if found[0] else (number, chosen)
-    return found
-
-
-def newest(
-    bucket: Bucket, job: str, machines: int = 1, before_ns: int = 1 << 62
-) -> tuple[int, int, dict[str, Row]]:
-    """Attempt, time and rows of the newest moment that all machines of a job have."""
-    for _ in range(LAST_TRIES):
-        with contextlib.suppress(FileNotFoundError):  # a machine has deleted it meanwhile
-            return newest_listed(bucket, job, machines, before_ns)
-    raise Changed(f"the moments of {job} change all the time")
-
-
-def newest_listed(
-    bucket: Bucket, job: str, machines: int, before_ns: int
-) -> tuple[int, int, dict[str, Row]]:
-    """The same from one list; raises FileNotFoundError if a moment of it is deleted meanwhile."""
-    attempts: dict[int, list[str]] = {}
-    for each in bucket.list(moments_prefix(job)):
-        attempts.setdefault(int(each.name.split("/")[-3]), []).append(each.name)
-    for attempt, names in sorted(attempts.items(), reverse=True):
-        number, found = common(names, machines)
-        while number:
-            moments = {disk: json.loads(bucket.read(name)) for disk, name in found.items()}
-            at_ns = max(each["at_ns"] for each in moments.values())
-            if at_ns <= before_ns:
-                return attempt, at_ns, union(moments)
-            names = [name for name in names if number_of(name) < number]
-            number, found = common(names, machines)
-    return 0, 0, {}
-
-
-def number_of(name: str) -> int:
-    return int(name.rpartition("/")[2].partition("-")[0])
-
-
-def union(moments: dict[str, dict[str, Any]]) -> dict[str, Row]:
-    """The files of all machines, whose moments are given by rank: the newest of a path, but a file before
-    a link; not what one deleted that was restored. A higher rank's file that a lower one has replaced,
-    so that it is older, has a name of its own; rank 0 lists what all restored, too.
-    """
-    rows: dict[str, Row] = {}
-    for rank in sorted(moments, key=int):
-        for name, values in moments[rank]["rows"].items():
-            row, lower = Row(*values), rows.get(name)
-            if not lower or (not row.link, row.generation) >= (not lower.link, lower.generation):
-                rows[name] = row
-            elif (row.size, row.crc, row.link) != (lower.size, lower.crc, lower.link):
-                rows.setdefault(rank_name(name, rank), row)
-    for name, content in (item for each in moments.values() for item in each["gone"].items()):
-        if name in rows and [rows[name].size, rows[name].crc, rows[name].link] == content:
-            del rows[name]
-    return rows
-
-
-def rank_name(path: str, rank: str | int) -> str:
-    """The name of a machine's file whose path a lower rank writes, too."""
-    return f"{path}.~rank{rank}~"
-
-
-def split_name(name: str, machines: int) -> tuple[str, str]:
-    """Path and rank of such a name; of a plain one the name and ""."""
-    found = RANK_NAME.fullmatch(name)
-    return (found[1], found[2]) if found and int(found[2]) < machines else (name, "")
-
-
-def copies(bucket: Bucket, job: str) -> dict[str, list[Object]]:
-    """The copies aside of a job by `hashed` of their paths."""
-    found: dict[str, list[Object]] = {}
-    for each in bucket.list(kept_prefix(job)):
-        found.setdefault(each.name.rpartition("/")[2].partition("-")[0], []).append(each)
-    return found
-
-
-def sources(name: str, there: Object | None, kept: list[Object], row: Row) -> list[str]:
-    """The objects that may have the content of a row, the most likely first: the plain object if it is
-    that, the copy of its generation, and what may have grown since.
-    """
-    is_exact = there and (there.size, there.crc) == (row.size, row.crc)
-    is_longer = there and not is_exact and there.size >= row.size
-    exact = [each.name for each in kept if each.name.endswith(f"-{row.generation}")]
-    longer = [each.name for each in kept if row.grows and each.size >= row.size]
-    return [name] * bool(is_exact) + exact + [name] * bool(is_longer) + longer
-
-
-def download(
-    bucket: Bucket,
-    name: str,
-    there: Object | None,
-    kept: list[Object],
-    to: Path,
-    row: Row,
-    on_bytes: Callable[[int], None] = lambda count: None,
-) -> None:
-    """Download what a row says from the plain object or a copy aside."""
-    for source in sources(name, there, kept, row):
-        with contextlib.suppress(Changed, FileNotFoundError):
-            bucket.download(source, to, row.size, row.crc, on_bytes)
-            return
-    to.unlink(missing_ok=True)
-    raise Changed(f"{name}: the bucket does not have it as the moment says")
-
-
-def is_there(path: Path, row: Row) -> bool:
-    """Whether a file has the content of a row."""
-    with (
-        contextlib.suppress(OSError, Changed),
-        open(os.open(path, OPEN), "rb", buffering=0) as file,
-    ):
-        return (
-            os.fstat(file.fileno()).st_size == row.size and checksum(file, 0, row.size) == row.crc
-        )
-    return False
-
-
-def is_plain(path: str) -> bool:
-    """Whether an object's name can be that of a file here."""
-    return not {"", ".", ".."} & {*path.split("/")} and "\0" not in path
-
-
-@functools.cache
-def misnamed(name: str) -> str:
-    """Why Cloud Storage does not take a name; "" for most."""
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError:
-        return "its name is not UTF-8"
-    if "\r" in name or "\n" in name:
-        return "its name has a line break"
-    return "its name is too long" if size > 1024 else ""
-
-
-@functools.cache
-def hashed(path: str) -> str:
-    return hashlib.sha256(path.encode()).hexdigest()[:24]
 
 
 def mark(seen: os.stat_result) -> Mark:

@@ -226,7 +226,7 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
                 f"there is a machine {spec.name!r} in {holder.result()} already. "
                 "Choose another name: -n NAME"
             )
-    threading.Thread(target=load_client, daemon=True).start()
+    threading.Thread(target=gce.client, daemon=True).start()
     name = jobs.check_name(spec.name or jobs.new_name(snapshot.repo))
     results = jobs.check_results(spec.results or jobs.results_of(cmd) or name)
     if spec.name or results != name:
@@ -348,11 +348,6 @@ def lines_of(file: str) -> list[tuple[str, str]]:
     except ValueError as error:
         raise BergError(f"--env-file {file}: {error}. Give NAME=VALUE in each line") from None
     return found
-
-
-def load_client() -> None:
-    """Begin the import of the client that creates machines, which takes a second."""
-    import google.cloud.compute_v1  # noqa: F401
 
 
 def submit(plan: Plan, say: Callable[[str], None] = terminal.say) -> str:
@@ -477,7 +472,7 @@ def end(config: Config, job: Job, used: list[Feature]) -> None:
     """Delete what a job's features left, and its machines."""
     for feature in used:
         feature.forget(config, job)
-    place.delete(config, job.name, job.sha256)
+    place.delete(config, place.machines(config, job.name, made_for=[job.sha256]))
 
 
 # --- the commands

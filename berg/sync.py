@@ -198,6 +198,8 @@ def sync(name: str, once: bool, send_secrets: bool) -> None:
     config, root = Config.load(), code.find_root(Path.cwd())
     if not shutil.which("rsync"):
         raise BergError("rsync is not installed. Install it, for example: apt-get install rsync")
+    if b"openrsync" in subprocess.run(["rsync", "--version"], capture_output=True).stdout:
+        raise BergError("the rsync of macOS cannot do it. Install another: brew install rsync")
     state, machines = ssh.machines_of(config, name)
     job = ssh.read_job(config, state.name)
     if job is None or job.repo != root.name:

@@ -96,6 +96,7 @@ class Facts:
     address: str
     attributes: dict[str, str]
     preempted: bool
+    maintained: bool  # Google is about to end it, as its host cannot go on
 
     @classmethod
     def read(cls) -> "Facts":
@@ -107,6 +108,7 @@ class Facts:
             address=row["networkInterfaces"][0]["ip"],
             attributes=boot.told(row["attributes"]),
             preempted=row.get("preempted") == "TRUE",
+            maintained=row.get("maintenanceEvent") == "TERMINATE_ON_HOST_MAINTENANCE",
         )
 
 
@@ -282,6 +284,7 @@ def attempt(run: Run) -> Ending:
         disk=str(run.rank),
         attempt=run.state.attempt,
         machines=run.job.machines,
+        id=run.job.id,
         first=run.leads,
         notes=str(HOME / "restored"),
         stopped=run.command.frozen,
@@ -387,7 +390,6 @@ def ending_of(run: Run, mirror: Mirror) -> Ending:
 
 def prepare(run: Run, mirror: Mirror) -> None:
     """Bring code and results to this disk, and install; what is there already stays."""
-    run.write_state(INSTALLING)
     repo = code.check_out(run.bucket, run.job.repo, run.job.code)
     machines.gather(run, "come")
     if restored := mirror.restore():
@@ -397,6 +399,8 @@ def prepare(run: Run, mirror: Mirror) -> None:
     if run.leads:
         (RESULTS / run.job.results / RECORD).write_bytes(run.job.content())
     run.look()
+    if run.features:
+        run.write_state(INSTALLING)
     for feature in run.features:
         feature.prepare(run)
     try:
@@ -554,6 +558,9 @@ def killed_or_taken(run: Run) -> Ending | None:
     with contextlib.suppress(requests.RequestException, ValueError, KeyError):
         facts = Facts.read()
     words, is_loss = facts.attributes if facts else {}, run.job.returns
+    if words.get("ssh-keys", "") != run.facts.attributes.get("ssh-keys", ""):
+        with contextlib.suppress(OSError):
+            machines.let_in(words)  # another laptop's
     name, _, number = run.job.name.partition("/")
     for word in (name, number or name, run.job.id):
         if user := words.get(f"berg-kill-{word}"):
@@ -563,6 +570,9 @@ def killed_or_taken(run: Run) -> Ending | None:
         return Ending(off or "KILLED", f"stopped by {words['berg-stop']}", is_firm=True)
     if facts and facts.preempted:
         return Ending(off or "LOST", "Google took the machine", None, TAKEN_GRACE, TAKEN, is_loss)
+    if SIGNALLED and facts and facts.maintained:
+        reason = "Google shut the machine down to maintain its host"
+        return Ending(off or "LOST", reason, None, TAKEN_GRACE, TAKEN, is_loss)
     if SIGNALLED:
         reason = "the machine was shut down"
         return Ending(off or "KILLED", reason, None, TAKEN_GRACE, TAKEN, is_loss)

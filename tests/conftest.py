@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,14 @@ def embedded() -> Iterator[Cloud]:
                 with contextlib.suppress(google.GoogleError):
                     made.call("POST", f"/_berg/instances/{machine.name}/crash", {})
             control.reset(local)
+
+
+def until(is_so: Callable[[], object], seconds: float = 100) -> None:
+    """Wait until something is so."""
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.3)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,8 @@ from conftest import Cloud, embedded
 
 from berg import results
 from berg.fetch import Fetch
-from berg.results import Mirror, rank_name
+from berg.moments import rank_name
+from berg.results import Mirror
 
 NAMES = ["a.bin", "b.log", "c.bin", "d.log"]
 ALIKE = "alike\n"  # what several machines may write

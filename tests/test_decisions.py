@@ -10,7 +10,7 @@ from berg import job as jobs
 from berg.features import docker
 from berg.fetch import Fetch, LeftOut
 from berg.job import Job, State
-from berg.results import FINAL, PARTLY, Row, common, union
+from berg.moments import FINAL, PARTLY, Row, common, union
 
 # --- results
 

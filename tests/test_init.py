@@ -110,6 +110,14 @@ def test_settings_are_replaced_and_buckets_made_only_with_a_yes(
     saved = json.loads((tmp_path / "berg.json").read_text())
     assert saved["bucket"] == "made-by-init" and saved["service_account"].startswith("berg-worker@")
     cloud.call("DELETE", "/storage/v1/b/made-by-init")
+    done = cloud.run("list", **own)
+    assert done.code == 1 and "made-by-init does not exist. Create it: berg init" in done.err
+    cloud.call("POST", "/storage/v1/b?project=berg-local", {"name": "made-by-init"})  # by somebody
+    (tmp_path / "berg.json").unlink()
+    assert cloud.run(*words, "-y", **own, **google).code == 0
+    policy = cloud.call("GET", "/storage/v1/b/made-by-init/iam")
+    assert saved["service_account"] in json.dumps(policy), "its machines may use it again"
+    cloud.call("DELETE", "/storage/v1/b/made-by-init")
 
 
 def test_what_doctor_finds_has_the_command_that_helps(cloud: Cloud) -> None:

@@ -7,9 +7,10 @@ import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from conftest import Cloud, commit
+from conftest import Cloud, commit, until
 
 PROGRAM = """
 import json, os, sys
@@ -242,3 +243,23 @@ def test_ctrl_c_leaves_a_job_that_is_only_watched(cloud: Cloud, project: Path) -
     assert laptop.returncode == 130 and "watched goes on. To end it: berg kill watched" in said
     assert json.loads(cloud.run("show", "watched", "--json").out)["state"] == "RUNNING"
     assert cloud.run("kill", "-y", "--now", "watched").code == 0
+
+
+def test_who_watches_sees_the_end(cloud: Cloud, project: Path, tmp_path: Path) -> None:
+    """Of list and fetch with --watch; for no other user's jobs."""
+    mine = {"BERG_USER": "watcher"}
+    line = (
+        "cd $BERG_RESULTS_DIR; echo 1 >first; while ! [ -e go ]; do sleep 0.2; done; echo 2 >last"
+    )
+    words = [*CPU, "-n", "seen", "--install", "none", line]
+    assert cloud.run(*words, cwd=project, **mine).code == 0
+    with ThreadPoolExecutor(2) as pool:
+        listing = pool.submit(cloud.run, "list", "--watch", **mine)
+        fetching = pool.submit(
+            cloud.run, "fetch", "seen", str(tmp_path / "here"), "--watch", **mine
+        )
+        until((tmp_path / "here/first").exists)
+        assert cloud.run("ssh", "seen", "touch /root/berg_results/seen/go").code == 0
+    shown = [row.split()[1] for row in listing.result().out.splitlines() if row.startswith("seen")]
+    assert "RUNNING" in shown and shown[-1] == "SUCCEEDED", shown
+    assert (tmp_path / "here/last").exists() and fetching.result().code == 0, fetching.result().err

@@ -1,5 +1,7 @@
 """The folder of results, without a machine around it."""
 
+import contextlib
+import sqlite3
 import time
 from pathlib import Path
 
@@ -23,6 +25,72 @@ def test_more_files_than_may_be_open_are_one_moment(
     mirror.most, mirror.on_bytes = 16, lambda count: time.sleep(0.1)
     assert [mirror.sync() for _ in range(3)] == [False, False, True]
     assert len(mirror.rows) == len(results.newest(cloud.bucket, "many")[2]) == 30
+
+
+def test_a_file_changes_whose_object_somebody_deleted(cloud: Cloud, tmp_path: Path) -> None:
+    mirror = Mirror(str(tmp_path), cloud.bucket, "berg_results/", "lost", "lost", "0")
+    mirror.restore()
+    (tmp_path / "lost").mkdir()
+    for content in ("old", "new"):
+        (tmp_path / "lost/model").write_text(content)
+        assert mirror.sync()
+        cloud.bucket.delete("berg_results/lost/model")
+    (tmp_path / "lost/model").write_text("newest")
+    assert mirror.finish(60) == {}
+    assert cloud.read("berg_results/lost/model") == b"newest"
+
+
+def test_a_log_that_is_begun_again_before_the_next_moment(cloud: Cloud, tmp_path: Path) -> None:
+    place = cloud.bucket, "berg_results/", "begun", "begun", "0"
+    mirror, path = Mirror(str(tmp_path / "1"), *place), tmp_path / "1/begun/out.txt"
+    mirror.restore()
+    path.parent.mkdir()
+    path.write_text("one\n")
+    assert mirror.sync()
+    mirror.publish = lambda *about: None  # type: ignore[method-assign]
+    with path.open("a") as file:
+        file.write("two\n")
+        file.flush()
+        mirror.sync()
+    path.write_text("three\n")
+    mirror.sync()
+    assert cloud.read("berg_results/begun/out.txt") == b"three\n"
+    Mirror(str(tmp_path / "2"), *place, attempt=2).restore()  # its power was lost
+    assert (tmp_path / "2/begun/out.txt").read_text() == "one\n"
+
+
+def test_a_job_of_the_name_of_another_one_finds_its_results(cloud: Cloud, tmp_path: Path) -> None:
+    place = cloud.bucket, "berg_results/", "of-two", "again", "0"
+    (tmp_path / "old/of-two").mkdir(parents=True)
+    (tmp_path / "old/of-two/model").write_text("weights")
+    old = Mirror(str(tmp_path / "old"), *place, id="old")
+    old.restored_rows, old.is_restored = {}, True
+    assert old.finish(60) == {}
+    cloud.bucket.delete(*cloud.bucket.list(".berg/moments/again/"))  # berg rm
+    new = Mirror(str(tmp_path / "new"), *place, id="new")
+    new.restore()
+    assert (tmp_path / "new/of-two/model").read_text() == "weights"
+    assert new.finish(60) == {} and cloud.read("berg_results/of-two/model") == b"weights"
+
+
+def test_a_database_has_no_old_journal_beside_it(cloud: Cloud, tmp_path: Path) -> None:
+    mirror = Mirror(str(tmp_path), cloud.bucket, "berg_results/", "journal", "journal", "0")
+    mirror.restore()
+    (tmp_path / "journal").mkdir()
+    with contextlib.closing(sqlite3.connect(tmp_path / "journal/db")) as database:
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("CREATE TABLE numbers (number)")
+        database.commit()
+        mirror.ending = True  # when files are sent as they are
+        mirror.sync()
+        assert cloud.read("berg_results/journal/db-wal")
+        mirror.ending = False
+        database.execute("INSERT INTO numbers VALUES (1)")
+        database.commit()
+        assert mirror.sync()
+        assert {each.name for each in cloud.bucket.list("berg_results/journal/")} == {
+            "berg_results/journal/db"
+        }
 
 
 def test_machines_that_change_a_restored_file_alike(cloud: Cloud, tmp_path: Path) -> None:
@@ -137,6 +205,27 @@ def test_files_with_one_path_and_content_stay_two_when_one_changes(
     job.sync(1, 2)
     assert job.fetched() == {"": "alike", ".~rank1~": "another"}
     assert Machines(cloud, tmp_path, 2).read() == ["alike", "another", "alike"]
+
+
+def test_a_file_here_is_a_folder_there(cloud: Cloud, tmp_path: Path) -> None:
+    job = Machines(cloud, tmp_path, 1)
+    job.write(0, "a file")
+    shard = Path(job.each[1].folder, job.job, "log.txt/shard")
+    shard.parent.mkdir(parents=True)
+    shard.write_text("in a folder")
+    job.end(0, 1, 2)
+    assert Machines(cloud, tmp_path, 2).read() == ["a file"] * 3
+
+
+def test_a_worker_of_many_machines_keeps_what_others_copied(cloud: Cloud, tmp_path: Path) -> None:
+    of_rank_10 = ".berg/moments/eleven/kept/0001/10/hash-1"
+    cloud.bucket.write(of_rank_10, b"")
+    place = cloud.bucket, "berg_results/", "eleven", "eleven", "1"
+    mirror = Mirror(str(tmp_path), *place, machines=11, first=False)
+    mirror.take_over()
+    (tmp_path / "file").write_text("new")
+    mirror.sync(1)
+    assert cloud.bucket.find(of_rank_10) is not None
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

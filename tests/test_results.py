@@ -2,6 +2,7 @@
 
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from conftest import Cloud
@@ -110,3 +111,26 @@ def test_a_place_that_cannot_be_written_is_named(cloud: Cloud, tmp_path: Path) -
     assert (tmp_path / "file").read_text() == "in the way"
     done = cloud.run("fetch", "placed", str(tmp_path / ("n" * 300)))
     assert done.code == 1 and "File name too long" in done.err, done.err
+
+
+def test_a_disk_that_takes_two_names_for_one_loses_no_file_in_silence(
+    cloud: Cloud, tmp_path: Path
+) -> None:
+    """As macOS' own does; here a folder only looks like one of such a disk."""
+    for name in ("A", "a", "b"):
+        cloud.bucket.write(f"berg_results/alike/{name}", name.encode(), 0)
+    (tmp_path / ".BERG-PARTS").mkdir()
+    for _ in range(2):
+        done = cloud.run("fetch", "alike", str(tmp_path))
+        assert done.code == 0 and "a was not downloaded: this disk takes its name for" in done.err
+    assert {file.name for file in tmp_path.iterdir() if file.name[0] != "."} == {"A", "b"}
+
+
+def test_two_fetches_of_a_folder_take_turns(cloud: Cloud, tmp_path: Path) -> None:
+    for number in range(40):
+        cloud.bucket.write(f"berg_results/turns/{number}", str(number).encode(), 0)
+    words = ["fetch", "turns", str(tmp_path), "--json"]
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(lambda _: cloud.run(*words), range(2))
+    assert one.err + other.err == "", one.err + other.err
+    assert {json.loads(each.out)["fetched"] for each in (one, other)} == {0, 40}

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Cloud, commit
+from conftest import Cloud, commit, until
 
 
 @pytest.fixture
@@ -106,3 +106,39 @@ def test_another_laptop_is_let_in_and_sends_whatever_files(
     (project / "link/inside").write_text("in a folder\n")
     berg("sync", box, "--once")
     assert berg("ssh", box, "--", "cat becomes link/inside") == "a file\nin a folder\n"
+
+
+def test_a_login_works_with_os_login_and_takes_no_other_host_key(
+    cloud: Cloud, project: Path, tmp_path: Path
+) -> None:
+    """Also where the project wants OS Login; and from a machine that only has the address."""
+
+    def require(*items: dict[str, str]) -> None:
+        path = "/compute/v1/projects/berg-local"
+        now = cloud.call("GET", path)["commonInstanceMetadata"]
+        body = {"fingerprint": now["fingerprint"], "items": items}
+        cloud.call("POST", f"{path}/setCommonInstanceMetadata", body)
+
+    (tmp_path / "berg.json").write_bytes((cloud.home / ".berg/berg.json").read_bytes())
+    words = ["run", "-g", "0", "-n", "login", "--install", "none", "sleep 300"]
+    put_key = """ssh-keygen -q -t ed25519 -N '' -f /tmp/k; cut -d' ' -f2 /tmp/k.pub | curl -sfX PUT -d @- \
+        -H Metadata-Flavor:Google http://$GCE_METADATA_HOST/computeMetadata/v1/instance/guest-attributes/hostkeys/ssh-ed25519"""
+    require({"key": "enable-oslogin", "value": "TRUE"})
+    try:
+        assert cloud.run(*words, cwd=project).code == 0
+        assert cloud.run("ssh", "login", "hostname").out == "login\n"
+        until(lambda: cloud.run("ssh", "login", "true", BERG_HOME=str(tmp_path)).code == 0, 20)
+        assert cloud.run("ssh", "login", "--", put_key).code == 0
+        done = cloud.run("ssh", "login", "echo in")
+        assert done.code == 255 and "verification failed" in done.err and not done.out, done
+    finally:
+        require()
+        cloud.run("kill", "-y", "--now", "login")
+
+
+def test_the_rsync_of_macos_is_named(cloud: Cloud, project: Path, tmp_path: Path) -> None:
+    (tmp_path / "rsync").write_text("#!/bin/sh\necho openrsync: protocol version 29\n")
+    (tmp_path / "rsync").chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = cloud.run("sync", "any", "--once", cwd=project, PATH=path)
+    assert done.code == 1 and "brew install rsync" in done.err, done.err

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Cloud
+from conftest import Cloud, until
 
+from berg import gce, google
 from localcloud import control
 
 BERG = f"{sys.executable} -c 'from berg.cli import main; main()'"
@@ -101,6 +102,41 @@ def test_credentials_that_do_not_work_are_named(cloud: Cloud, tmp_path: Path) ->
     assert done.code == 1 and "no Google credentials" in done.err and str(file) in done.err
 
 
+NO_QUOTA_PROJECT = [
+    "The iam.googleapis.com API requires a quota project, which is not set by default.",
+    "Identity and Access Management API has not been used in project 764086051850 before.",
+]
+
+
+@pytest.mark.parametrize("message", NO_QUOTA_PROJECT)
+def test_credentials_without_a_quota_project_lack_no_rights(
+    cloud: Cloud, faults: Any, tmp_path: Path, message: str
+) -> None:
+    init = ["init", "--project", "berg-local", "--region", "us-central1"]
+    init += ["--bucket", cloud.config.bucket, "-y"]
+    new = {"BERG_HOME": str(tmp_path), "BERG_ENDPOINT": cloud.config.endpoint}
+    new["BERG_CREDENTIALS_FILE"] = cloud.config.credentials_file
+    for api in ("iam", "cloudresourcemanager", "container"):
+        faults(f"{api}.*", status=403, message=message, times=None)
+    for words in (["doctor"], ["cluster", "status", "any"], init):
+        done = cloud.run(*words, **(new if words == init else {}))
+        said = done.out + done.err
+        assert "set-quota-project berg-local" in said, (words, said)
+        assert "there is no account" not in said and "an owner of" not in said, (words, said)
+
+
+def test_google_auths_own_words_on_quotas_are_not_shown(cloud: Cloud, tmp_path: Path) -> None:
+    from google.auth._cloud_sdk import CLOUD_SDK_CLIENT_ID
+
+    (file := tmp_path / "adc.json").write_text(
+        json.dumps({"type": "authorized_user", "client_id": CLOUD_SDK_CLIENT_ID,
+                    "client_secret": "x", "refresh_token": "x"})
+    )  # fmt: skip
+    own = {"BERG_HOME": str(tmp_path)}
+    done = cloud.run("config", "set", "credentials_file", str(file), **own)
+    assert done.code == 0 and "quota" not in done.err, done.err
+
+
 @pytest.mark.parametrize(
     ("to", "code", "says"),
     [
@@ -183,3 +219,18 @@ def test_the_embedded_cloud_behind_a_proxy_and_on_a_full_disk(alone: Cloud, proj
             fill.write(b"\0" * 65536)
     done = alone.run(*CPU, "crowded", "true", cwd=project)
     assert done.code == 1 and "disk is full" in done.err, done.err
+
+
+def test_a_machine_whose_host_is_maintained_leaves_its_results_and_says_so(
+    cloud: Cloud, project: Path
+) -> None:
+    line = "trap 'echo late >$BERG_RESULTS_DIR/late; exit 1' TERM; echo up; sleep 300 & wait"
+    words = ["run", "-g", "1", "-t", "t4", "-n", "hosted", "--install", "none", line]
+    assert cloud.run(*words, cwd=project).code == 0
+    until(lambda: "\nup\n" in cloud.log("hosted"))
+    (machine,) = gce.machines(cloud.config, "hosted")
+    google.call(cloud.config, "POST", f"{machine.path}/simulateMaintenanceEvent")
+    done = cloud.run("wait", "hosted")
+    assert done.code == 1 and "hosted LOST" in done.err and "maintain its host" in done.err
+    assert cloud.read("berg_results/hosted/late") == b"late\n"
+    until(lambda: not gce.machines(cloud.config, "hosted"))

@@ -28,6 +28,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--lr", type=float)
 parser.add_argument("--seconds", type=int, default=0)
 options = parser.parse_args()
+random.seed(0)
 with open(os.environ["BERG_RESULTS_DIR"] + "/metrics.jsonl", "w") as file:
     for step in range(240):
         loss = 2.3 * math.exp(-step * options.lr * 0.8) + 0.15 + random.gauss(0, 0.03) + options.lr
@@ -36,7 +37,7 @@ with open(os.environ["BERG_RESULTS_DIR"] + "/metrics.jsonl", "w") as file:
 time.sleep(options.seconds)
 """
 # What differs each time -> what is drawn, of the same width.
-SAME = [(r"(?<=  )\d+[smhd] ", lambda found: f"{'2m':{len(found[0])}}"),
+SAME = [(r"(?<=  )(\d+[smhd]) +(?=\S)", "2m   "), (r"  AGE +", "  AGE  "),
         (r"\$\d\.\d\d(?=  |\n)", lambda found: "$0.04")]  # fmt: skip
 LETTER, LINE, EDGE = 8.43, 20, 16  # pixels of a letter, from line to line, and around all
 

@@ -21,6 +21,7 @@ import berg.run as submission
 from berg import BergError, features, fetch, google, jobs, logs
 from berg.bucket import Bucket
 from berg.config import Config
+from berg.end import kill_one
 from berg.job import State
 from berg.options import as_field, option_fields, repo_defaults
 from berg.run import Spec
@@ -140,7 +141,7 @@ class Job:
     def kill(self, now: bool = False) -> State:
         """End it, after the last results unless `now`; return its final state."""
         with explained(self.config) as config:
-            jobs.kill_one(config, self.name, now, yes=False)
+            kill_one(config, self.name, now)
         return self.state
 
 

@@ -72,15 +72,26 @@ def make_image(config: Config, machine: Instance, family: str) -> dict[str, Any]
             "sourceSnapshot": f"projects/{config.project}/global/snapshots/{image}",
         }
         terminal.say(f"Creating the image {image}")
-        google.do(config, "POST", "/global/images", body)
-    finally:
+        operation = google.call(config, "POST", "/global/images", body)
         try:
-            google.delete(config, f"/global/snapshots/{image}")
-        except GoogleError as error:
-            terminal.warn(
-                f"the snapshot {image} stays ({error.message}). Delete it: gcloud compute snapshots delete {image}"
-            )
+            google.wait(config, operation)
+        except BaseException:
+            drop(config, "images", image)
+            raise
+    finally:
+        drop(config, "snapshots", image)
     return google.call(config, "GET", f"/global/images/{image}", fields=COLUMNS)
+
+
+def drop(config: Config, kind: str, name: str) -> None:
+    """Delete an image or a snapshot; one that Google still makes stays, and is named."""
+    try:
+        google.do(config, "DELETE", f"/global/{kind}/{name}")
+    except GoogleError as error:
+        if error.status != 404:
+            terminal.warn(
+                f"{name} stays: {error.message} Delete it: gcloud compute {kind} delete {name}"
+            )
 
 
 def images(config: Config) -> list[dict[str, Any]]:

@@ -31,8 +31,8 @@ from berg.clients import how_to_install
 from berg.config import Config, home
 from berg.fetch import NO_PLACE
 from berg.job import OBEYED
+from berg.moments import is_plain
 from berg.options import complete_names
-from berg.results import is_plain
 
 SHOWN = re.compile(r"tfevents|(^|/)plugins/profile/|(^|/)metrics\.jsonl$")
 MADE = "events.out.tfevents.{}.of-metrics-jsonl"

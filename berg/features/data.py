@@ -31,8 +31,8 @@ from berg.config import Config
 from berg.feature import Feature
 from berg.fetch import Fetch
 from berg.job import now
+from berg.moments import Row, is_plain, is_there, misnamed
 from berg.options import option
-from berg.results import Row, is_plain, is_there, misnamed
 
 if TYPE_CHECKING:
     from berg.run import Plan

@@ -181,7 +181,8 @@ def pull(run: Run, image: str) -> None:
 
 def words(run: Run, image: str) -> list[str]:
     """What runs the command in a container, with its folders and variables."""
-    made = ["docker", "run", "--rm", "--pull=never", f"--name={CONTAINER}", "--entrypoint=bash"]
+    made = ["docker", "run", "--rm", "--pull=never", f"--name={CONTAINER}"]
+    made += [f"--entrypoint={run.words[0]}"]
     made += ["--network=host", "--ipc=host", "--ulimit=memlock=-1", "--ulimit=nofile=1048576"]
     made += [*["--gpus=all"] * bool(run.job.gpus), *run.container]
     if group := parent(run):  # all its processes get SIGTERM there, and once

@@ -95,7 +95,7 @@ class Roce(Feature):
 
         is_its = self.is_wanted(job) and own_state(Bucket(config), job) is not None
         for row in policies(config, job.name) if is_its else []:
-            for machine in gce.machines(config, job.name, sha256=job.sha256):
+            for machine in gce.machines(config, job.name, made_for=[job.sha256]):
                 google.delete(config, machine.path)  # Google keeps a policy that a machine has
             forget_policy(config, row)
 

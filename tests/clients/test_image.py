@@ -1,9 +1,14 @@
 """An image of a devbox has what was installed there; a job from it is a job like any other."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
-from conftest import Cloud
+import pytest
+from conftest import Cloud, until
 
 from berg import google
 
@@ -41,3 +46,21 @@ def test_a_job_from_the_image_of_a_devbox_has_its_files_and_is_no_part_of_it(
 def test_only_a_devbox_becomes_an_image(cloud: Cloud, project: Path) -> None:
     refused = cloud.run("image", "create", "nobody")
     assert refused.code == 1 and "there is no job 'nobody'" in refused.err
+
+
+@pytest.mark.parametrize("kind", ["snapshots", "images"])
+def test_ctrl_c_names_what_google_goes_on_to_make(cloud: Cloud, project: Path, kind: str) -> None:
+    words = ["devbox", "-g", "0", "-n", f"cut-{kind}", "--install", "none"]
+    assert cloud.run(*words, cwd=project).code == 0
+    cloud.call("POST", "/_berg/settings", {"image_delay": 3})
+    words = [sys.executable, "-c", "from berg.cli import main; main()", "image", "create", words[4]]
+    env = {**os.environ, "HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
+    with subprocess.Popen(words, env=env, stderr=subprocess.PIPE, text=True) as laptop:
+        until(lambda: [*google.items(cloud.config, f"/global/{kind}")])
+        laptop.send_signal(signal.SIGINT)
+        said = laptop.communicate(timeout=30)[1]
+    cloud.call("POST", "/_berg/settings", {"image_delay": 0})
+    (row,) = google.items(cloud.config, f"/global/{kind}")
+    assert laptop.returncode == 130 and f"compute {kind} delete {row['name']}" in said, said
+    until(lambda: google.find(cloud.config, f"/global/{kind}/{row['name']}")["status"] == "READY")
+    google.delete(cloud.config, f"/global/{kind}/{row['name']}")

@@ -111,3 +111,21 @@ def test_disks_groups_and_templates_that_nothing_uses_go(cloud: Cloud, project: 
     assert "mine" in disks and "spare" not in disks and not has_machine(cloud, "spot")
     assert not [*google.items(config, "/aggregated/instanceGroupManagers")]
     assert not [*google.items(config, "/global/instanceTemplates")]
+
+
+def test_a_machine_that_may_not_delete_itself_is_named_until_somebody_does(
+    cloud: Cloud, project: Path
+) -> None:
+    role = "/iam/v1/projects/berg-local/roles/bergMachine?updateMask=includedPermissions"
+    cloud.call("PATCH", role, {"includedPermissions": ["compute.instances.get"]})
+    env = {**os.environ, "HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
+    words = [sys.executable, "-c", AT_ONCE, "list"]
+    try:
+        assert cloud.run("run", "-g", "0", "-n", "stays", "--wait", "true", cwd=project).code == 0
+        said = subprocess.run(words, env=env, capture_output=True, text=True).stderr
+        assert "stays in us-" in said and "exists although its job has ended" in said, said
+        assert "Delete it: berg kill stays" in said and has_machine(cloud, "stays")
+        cloud.call("POST", "/_berg/instances/stays/crash", {})  # else its end takes two minutes
+        assert cloud.run("kill", "-y", "stays").code == 0 and not has_machine(cloud, "stays")
+    finally:
+        assert cloud.run("init", "--local", "-y").code == 0

@@ -3,13 +3,12 @@
 import json
 import os
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Cloud
+from conftest import Cloud, until
 
 from berg.features.gke import kube, pods
 
@@ -37,13 +36,6 @@ def names(cloud: Cloud, plural: str) -> list[str]:
     return [row["metadata"]["name"] for row in ask(cloud, path)["items"]]
 
 
-def wait_for(is_so: Callable[[], Any], seconds: float = 100) -> None:
-    end = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.3)
-
-
 def log(cloud: Cloud, name: str) -> str:
     return cloud.log(name) + str([*pods.machines(cloud.config, name)])
 
@@ -56,7 +48,7 @@ def test_a_job_runs_in_a_pod_with_its_secret(cluster: Cloud, project: Path) -> N
     assert cluster.read("berg_results/pod1/out") == b"hello from train\n"
     state = json.loads(cluster.read(".berg/jobs/pod1_state.json"))
     assert state["zone"].endswith("/train") and state["state"] == "FAILED"
-    wait_for(lambda: pods.has_ended(ask(cluster, f"{kube.JOBS}/pod1")))
+    until(lambda: pods.has_ended(ask(cluster, f"{kube.JOBS}/pod1")))
     kinds = [row["type"] for row in ask(cluster, f"{kube.JOBS}/pod1")["status"]["conditions"]]
     assert "Failed" in kinds, "kubectl says what became of it"
     told = "".join(cluster.read(name).decode("latin1") for name in cluster.names(".berg/"))
@@ -71,14 +63,14 @@ def test_kill_saves_the_results_of_a_pod_and_leaves_nothing(cluster: Cloud, proj
     assert (
         cluster.run(*RUN, "-n", "pod2", "--secret", "TOKEN", cmd, cwd=project, TOKEN="x").code == 0
     )
-    wait_for(lambda: "begun" in cluster.log("pod2"))
+    until(lambda: "begun" in cluster.log("pod2"))
     listed = json.loads(cluster.run("list", "--json").out)
     assert next(row for row in listed if row["name"] == "pod2")["instances"] == ["pod2"]
     done = cluster.run("kill", "pod2")
     assert done.code == 0 and "KILLED" in done.err, done.err
     assert cluster.read("berg_results/pod2/last") == b"saved\n", log(cluster, "pod2")
     assert "pod2" not in names(cluster, "jobs")
-    wait_for(lambda: not [name for name in names(cluster, "secrets") if name.startswith("berg-")])
+    until(lambda: not [name for name in names(cluster, "secrets") if name.startswith("berg-")])
 
 
 def test_pods_that_are_taken_away_come_back(cluster: Cloud, project: Path) -> None:
@@ -86,7 +78,7 @@ def test_pods_that_are_taken_away_come_back(cluster: Cloud, project: Path) -> No
     cmd += "test -e was-$BERG_NODE_RANK && exit; touch was-$BERG_NODE_RANK; sleep 300"
     done = cluster.run(*RUN, "-n", "pod3", "-m", "2", "--each", cmd, cwd=project)
     assert done.code == 0, done.err
-    wait_for(lambda: cluster.log("pod3").count(" of 2 at ") == 2)
+    until(lambda: cluster.log("pod3").count(" of 2 at ") == 2)
     pod = next(each for each in pods.machines(cluster.config, "pod3") if each.name == "pod3-1")
     cluster.call("POST", f"/_berg/pods/{pod.pod}/evict", {"grace": 60})
     done = cluster.run("wait", "pod3")
@@ -104,7 +96,7 @@ def test_rows_of_a_sweep_run_in_pods(cluster: Cloud, project: Path) -> None:
 def test_ssh_and_sync_reach_a_pod(cluster: Cloud, project: Path) -> None:
     done = cluster.run("devbox", "--cluster", "train", "-g", "0", "-n", "pod5", cwd=project)
     assert done.code == 0, done.err
-    wait_for(lambda: "Ready for berg ssh" in cluster.log("pod5"))
+    until(lambda: "Ready for berg ssh" in cluster.log("pod5"))
     done = cluster.run("ssh", "pod5", "--", "echo $BERG_JOB; exit 3")
     assert (done.code, done.out) == (3, "pod5\n"), done.err
     (project / "train.py").write_text("print('new')\n")
@@ -151,3 +143,33 @@ def test_what_pods_cannot_have_is_refused(cluster: Cloud, project: Path) -> None
     assert done.code == 1 and "there is no cluster 'none'" in done.err
     found = json.loads(cluster.run("cluster", "status", "train", "--json").out)
     assert {row["pool"] for row in found["pools"]} == {"system", "n1-standard-2", "t4-x2"}
+
+
+def test_the_list_says_what_a_pod_waits_for(cluster: Cloud, project: Path) -> None:
+    def waits(name: str, says: str, *words: str) -> None:
+        assert cluster.run(*RUN, "-n", name, *words, "true", cwd=project).code == 0
+        until(lambda: says in cluster.run("list").out)
+        assert says in cluster.run("show", name).out
+        assert says in cluster.run("cluster", "status", "train").out
+        assert cluster.run("kill", "-y", "--now", name).code == 0
+
+    cluster.call("POST", "/_berg/clusters/train/images", {"image": "nosuch"})
+    waits("no-image", "failed to resolve reference: not found", "--docker", "example.com/nosuch:1")
+    cluster.call("POST", "/_berg/stockout", {})
+    try:
+        waits("no-room", "waits for a node: FailedScaleUp", "-g", "2")
+    finally:
+        cluster.call("POST", "/_berg/stockout", {"on": False})
+
+
+def test_a_cluster_that_refuses_names_the_right_and_a_role(cluster: Cloud, project: Path) -> None:
+    message = (
+        'jobs.batch is forbidden: User "her@example.com" cannot create resource "jobs": requires '
+        'one of ["container.jobs.create"] permission(s).'
+    )
+    fault = {"method": "kubernetes.jobs.create", "status": 403, "message": message}
+    cluster.call("POST", "/_berg/faults", fault)
+    done = cluster.run(*RUN, "-n", "refused", "true", cwd=project)
+    assert done.code == 1 and '["container.jobs.create"]' in done.err, done.err
+    assert "roles/container.developer" in done.err and "us-central1" in done.err
+    assert not cluster.read(".berg/jobs/refused_state.json")

@@ -1,8 +1,10 @@
 """A secret reaches what it is for, and nothing else."""
 
+import os
 import shlex
 from pathlib import Path
 
+import pytest
 from conftest import Cloud
 
 SHOW = 'test "$TOKEN" = "$EXPECTED-x" && echo "<$LOGIN>"'
@@ -57,3 +59,16 @@ def test_what_cannot_be_a_secret_is_refused(cloud: Cloud, project: Path) -> None
     ]:
         done = cloud.run(*run, *words, "true", cwd=project, TOKEN="x")
         assert done.code == 1 and reason in done.err, done.err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_other_users_of_a_machine_find_no_variable_of_the_command(
+    cloud: Cloud, project: Path
+) -> None:
+    look = "grep -sl hunter[2]-x /proc/[0-9]*/environ /proc/[0-9]*/cmdline /dev/shm/berg-*"
+    line = f"cd $BERG_RESULTS_DIR; grep -q TOKEN /dev/shm/berg-*-alone.sh && {look} | wc -l >root; "
+    line += f"env -i setpriv --reuid 65534 --clear-groups sh -c 'id -u; {look}' >other || true"
+    words = ["run", "-g", "0", "-n", "alone", "--install", "none", "--secret", "TOKEN", "--wait"]
+    assert cloud.run(*words, line, cwd=project, TOKEN="hunter2-x").code == 0, cloud.log("alone")
+    assert int(cloud.read("berg_results/alone/root")) >= 2, "root finds it, so the look is right"
+    assert cloud.read("berg_results/alone/other") == b"65534\n"

@@ -13,7 +13,7 @@ from berg.bucket import Bucket, Changed
 from berg.clients.page import data
 from berg.config import Config
 from berg.job import OBEYED
-from berg.results import is_plain
+from berg.moments import is_plain
 
 LARGEST = 10 << 20  # bytes of a file that is written
 # A browser would run or draw them, with the rights of a file of the user's: they become text.

@@ -18,12 +18,13 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from berg import BergError, google, jobs, logs, rows
+from berg import BergError, google, jobs, logs
 from berg import job as records
 from berg.bucket import Bucket
 from berg.clients.page import data
 from berg.config import Config
-from berg.results import is_plain
+from berg.end import kill_one
+from berg.moments import is_plain
 
 FOREVER = {"Cache-Control": "private, max-age=604800, immutable"}  # its name has its version
 SECONDS = 60  # for a browser to send a request, or to read an answer
@@ -93,11 +94,7 @@ class Site(ThreadingHTTPServer):
 
         def work() -> None:
             try:
-                is_row = rows.number_of(name) is not None
-                if is_row:
-                    became = jobs.to_kill_row(self.config, name, yes=True)()
-                else:
-                    became = jobs.kill_one(self.config, name, now=False, yes=True)
+                became = kill_one(self.config, name, yes=True)
                 self.ending[name] = "" if became in records.FINAL else became
             except Exception as error:
                 self.ending[name] = f"It could not be ended: {sentence(error, self.config)}"

@@ -27,6 +27,7 @@ PODS, JOBS = f"/api/v1/namespaces/{NAMESPACE}/pods", f"/apis/batch/v1/namespaces
 CORE = f"/api/v1/namespaces/{NAMESPACE}"
 LABEL = "cloud.google.com/gke-"
 NO_API = ("PROVISIONING", "STOPPING", "ERROR")  # what clusters are before and after
+ROLE = "roles/container.developer"
 SYSTEM = "system"  # the pool of one small node, for Kubernetes itself
 MERGE = "application/merge-patch+json"
 TIMEOUT = (10, 60)  # seconds to connect and to answer
@@ -216,6 +217,8 @@ def ask(
             reason, message = status.get("reason", ""), str(status["message"])
         except (ValueError, KeyError, TypeError, AttributeError):
             reason, message = "", answer.text[:300]
+        if answer.status_code == 403 and '"container.' in message:  # rights of Google's
+            message += f" {ROLE} has them"
         raise GoogleError(answer.status_code, reason, f"the cluster {server.place}: {message}")
 
     return google.retry(once, seconds)

@@ -12,6 +12,7 @@ import json
 import re
 import shlex
 import subprocess
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,7 +135,9 @@ def listed(config: Config, server: Server, path: str, job: str) -> list[Row]:
     return kube.items(config, server, path, labelSelector=labels)
 
 
-def machines(config: Config, job: str = "", zone: str = "", sha256: str = "") -> list[Pod]:
+def machines(
+    config: Config, job: str = "", zone: str = "", made_for: Collection[str] = ()
+) -> list[Pod]:
     """The pods of a job, or of all jobs of the bucket, by name; a cluster LOCATION/NAME is their zone.
     Those of a cluster that does not answer are missing, which is said.
     """
@@ -150,7 +153,11 @@ def machines(config: Config, job: str = "", zone: str = "", sha256: str = "") ->
         except (GoogleError, RequestException, BergError) as error:
             terminal.warn(f"{error}; the pods of {cluster['name']} are missing in what follows")
             return []
-        return [pod_of(row, server.place, events) for row in rows if sha256 in ("", sha_of(row))]
+        return [
+            pod_of(row, server.place, events)
+            for row in rows
+            if not made_for or sha_of(row) in made_for
+        ]
 
     try:
         where = [row for row in kube.clusters(config) if zone in ("", kube.place(row))]

@@ -157,16 +157,19 @@ async def get_instance(compute: Compute, call: Call) -> dict:
 
 
 async def simulate_maintenance(compute: Compute, call: Call) -> dict:
-    """A Spot machine is preempted by it.
+    """A Spot machine is preempted by it, one that cannot go to another host goes off at once.
 
     https://cloud.google.com/compute/docs/instances/simulating-host-maintenance
     """
     instance = instance_of(compute, call)
     if instance.resource["status"] != "RUNNING":
         raise ApiError(400, "resourceNotReady", f"The resource '{instance.path}' is not ready")
-    if instance.resource["scheduling"]["provisioningModel"] != "SPOT":
-        raise checks.missing("maintenance of a host, except of a Spot machine")
-    return compute_power.preempt(compute, instance)
+    scheduling = instance.resource["scheduling"]
+    if scheduling["provisioningModel"] == "SPOT":
+        return compute_power.preempt(compute, instance)
+    if scheduling["onHostMaintenance"] != "TERMINATE":
+        raise checks.missing("a move to another host")
+    return compute_power.maintain(compute, instance)
 
 
 async def change_power(compute: Compute, call: Call) -> dict:

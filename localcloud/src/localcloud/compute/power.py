@@ -29,6 +29,7 @@ from localcloud.machines import processes, sandbox
 log = logging.getLogger("localcloud")
 
 GRACE_SPOT, GRACE = 30.0, 120.0  # seconds between the power button and the end of power
+MAINTAINED = "compute.instances.terminateOnHostMaintenance"
 
 
 def insert(compute: Compute, instance: Instance, disks: list[dict], operation: dict) -> None:
@@ -110,7 +111,7 @@ async def start(compute: Compute, instance: Instance, operation: dict) -> None:
     elif error := quotas.shortage(compute, instance):
         compute.finish(operation, error)
     else:
-        instance.preempted = False
+        instance.preempted = instance.maintained = False
         give_external(instance)
         compute.set_status(instance, "PROVISIONING")
         await boot(compute, instance, operation)
@@ -330,6 +331,15 @@ def preempt(
     )
     notice = asked if notice is None else min(notice, asked)
     return terminate(compute, instance, "compute.instances.preempted", grace, notice)
+
+
+def maintain(compute: Compute, instance: Instance) -> dict:
+    """What Google does to a machine that cannot go to another host: the metadata flag, the power button, off."""
+    instance.maintained = True
+    compute.save(instance)
+    operation = compute.operation_on(instance, MAINTAINED)
+    compute.in_background(stop(compute, instance, operation))
+    return operation
 
 
 def crash(compute: Compute, instance: Instance) -> None:

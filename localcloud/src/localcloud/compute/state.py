@@ -56,6 +56,7 @@ class Instance:
     needs: dict[str, int]  # quota metric -> amount
     plain_image: bool
     preempted: bool = False
+    maintained: bool = False  # its host is
     cut: bool = False  # off the network
     network_down: bool = False  # it took its network down itself, on its way out
     ends_at: float | None = None  # when maxRunDuration ends

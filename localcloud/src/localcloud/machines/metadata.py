@@ -158,7 +158,9 @@ class MetadataServer:
                 "id": int(instance.id),
                 "image": (disk or {}).get("sourceImage", "").removeprefix(LINK),
                 "machine-type": f"projects/{number}/machineTypes/{kind}",
-                "maintenance-event": "NONE",
+                "maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE"
+                if instance.maintained
+                else "NONE",
                 "name": instance.name,
                 "network-interfaces": [
                     interface(compute, row) for row in resource["networkInterfaces"]
