@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import requests
 
-from berg import BergError, google
+from berg import BergError, google, moments
 from berg import job as jobs
 from berg.boot import BERG, HOST, IS_GUEST
 from berg.bucket import trouble
@@ -77,6 +77,7 @@ class Peers:
     records: dict[int, Record] = field(default_factory=dict)  # of this attempt, by rank
     missed: dict[int, int] = field(default_factory=dict)  # looks since the last new record
     lost: dict[int, str] = field(default_factory=dict)  # how that is known
+    gone: set[int] = field(default_factory=set)  # of a devbox: lost, and Google has no such machine
     phase: str = "come"
     outcome: Record = field(default_factory=dict)
     writing: threading.Lock = field(default_factory=threading.Lock)
@@ -414,6 +415,18 @@ def outcome(ending: Ending) -> Record:
         "reason": ending.reason,
         "is_loss": ending.is_loss,
     }
+
+
+def end_of_lost(run: Run) -> None:
+    """On a devbox, whose other machines go on: let what a machine that is gone saved count as its end. Else
+    the newest moment that all machines have would stay the one before that.
+    """
+    for rank in run.peers.lost.keys() - run.peers.gone if run.leads and run.job.is_devbox else ():
+        place = f"/zones/{run.facts.zone}/instances/{run.job.machine_names[rank]}"
+        with contextlib.suppress(google.GoogleError, *trouble()):
+            if google.find(run.config, place, fields="id") is None:
+                moments.end(run.bucket, run.job.name, run.state.attempt, rank)
+                run.peers.gone.add(rank)
 
 
 def delete_lost(run: Run) -> None:

@@ -105,6 +105,14 @@ def newest_listed(
     return 0, 0, {}
 
 
+def end(bucket: Bucket, job: str, attempt: int, rank: int) -> None:
+    """Let the last moment of a machine that is gone count as its end."""
+    found = [*bucket.list(f"{moments_prefix(job)}{attempt:04}/{rank}/")]
+    last = max(found, key=lambda item: number_of(item.name), default=None)
+    if last and not any(item.name.endswith(FINAL) for item in found):
+        bucket.copy(last.name, last.generation, last.name.removesuffix(PARTLY) + FINAL)
+
+
 def number_of(name: str) -> int:
     return int(name.rpartition("/")[2].partition("-")[0])
 

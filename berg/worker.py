@@ -520,6 +520,7 @@ def make_pass(run: Run, mirror: Mirror) -> None:
                 return
             time.sleep(min(seconds, 0.2))
     began, cpu = time.monotonic(), time.process_time()
+    machines.end_of_lost(run)
     mirror.sync(number)
     run.pass_seconds = max(time.monotonic() - began, 3 * (time.process_time() - cpu))
     synced = jobs.now(mirror.at_ns / 1e9 + run.bucket.offset) if mirror.at_ns else ""

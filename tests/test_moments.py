@@ -9,7 +9,7 @@ import pytest
 import ranks
 from conftest import Cloud
 
-from berg import results
+from berg import moments, results
 from berg.fetch import Fetch
 from berg.results import Mirror
 
@@ -205,6 +205,23 @@ def test_files_with_one_path_and_content_stay_two_when_one_changes(
     job.sync(1, 2)
     assert job.fetched() == {"": "alike", ".~rank1~": "another"}
     assert Machines(cloud, tmp_path, 2).read() == ["alike", "another", "alike"]
+
+
+def test_a_machine_that_is_gone_keeps_no_moment_of_the_others(cloud: Cloud, tmp_path: Path) -> None:
+    job = Machines(cloud, tmp_path, 1)
+    job.write(0, "with all")
+    job.sync(1)
+    job.write(0, "without one")
+    for number in range(2, 9):
+        job.each[0].sync(number), job.each[1].sync(number)
+    assert job.fetched() == {"": "with all"}
+    moments.end(cloud.bucket, job.job, 1, 2)
+    job.attempt = 2
+    assert job.fetched() == {"": "without one"}
+    for number in (9, 10):
+        job.each[0].sync(number), job.each[1].sync(number)
+    kept = [*cloud.bucket.list(f".berg/moments/{job.job}/at/0001/0/")]
+    assert len(kept) == results.KEPT
 
 
 def test_a_file_here_is_a_folder_there(cloud: Cloud, tmp_path: Path) -> None:
