@@ -116,7 +116,7 @@ def test_disks_groups_and_templates_that_nothing_uses_go(cloud: Cloud, project: 
 def test_a_machine_that_may_not_delete_itself_is_named_until_somebody_does(
     cloud: Cloud, project: Path
 ) -> None:
-    role = "/iam/v1/projects/berg-local/roles/bergMachine?updateMask=includedPermissions"
+    role = "/iam/v1/projects/berg-local/roles/bergMachine"
     cloud.call("PATCH", role, {"includedPermissions": ["compute.instances.get"]})
     env = {**os.environ, "HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
     words = [sys.executable, "-c", AT_ONCE, "list"]

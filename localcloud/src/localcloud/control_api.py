@@ -43,6 +43,7 @@ def routes(cloud: Cloud) -> list[web.RouteDef]:
         ("POST", "/_berg/instances/{name}/crash", crash),
         ("POST", "/_berg/instances/{name}/cut", cut),
         ("POST", "/_berg/pods/{name}/evict", evict),
+        ("POST", "/_berg/clusters/{name}/images", set_image),
     ]
     return [
         web.route(verb, path, functools.partial(answer, cloud, handler))
@@ -166,6 +167,13 @@ def pod_named(cloud: Cloud, name: str) -> tuple[Plane, dict]:
             if pod["metadata"]["name"] == name:
                 return plane, pod
     raise ApiError(404, "notFound", f"pods/{name}")
+
+
+async def set_image(cloud: Cloud, name: str, body: dict) -> dict:
+    planes = [plane for plane in cloud.container.planes.values() if plane.name == name]
+    for plane in planes:
+        plane.images[str(body["image"])] = "failed to resolve reference: not found"
+    return {"clusters": len(planes)}
 
 
 async def evict(cloud: Cloud, name: str, body: dict) -> dict:

@@ -198,6 +198,15 @@ async def pulled(plane: Plane, pod: dict, container: dict, row: dict) -> bool:
             pass
         return False
     plane.event(pod, "Pulling", f'Pulling image "{image}"', by="kubelet")
+    while why := next((why for part, why in plane.images.items() if part in image), ""):
+        message = f'failed to pull and unpack image "{image}": {why}'
+        event = f'Failed to pull image "{image}": {message}'
+        plane.event(pod, "Failed", event, "Warning", "kubelet")
+        message = f'Back-off pulling image "{image}": {message}'
+        row["state"] = {"waiting": {"reason": "ImagePullBackOff", "message": message}}
+        plane.store.put("pods", pod)
+        if not await pause(plane, pod, 2):
+            return False
     plane.event(pod, "Pulled", f'Successfully pulled image "{image}"', by="kubelet")
     return True
 

@@ -68,6 +68,9 @@ class Plane:
     # what controllers remember of jobs, pools and nodes
     memory: dict[str, dict] = field(default_factory=dict)
     closing: bool = False
+    images: dict[str, str] = field(
+        default_factory=dict
+    )  # part of a name -> why it cannot be pulled
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
