@@ -55,8 +55,8 @@ class Object:
     @classmethod
     def of(cls, blob: Any) -> "Object":
         crc = int.from_bytes(base64.b64decode(blob.crc32c or ""), "big")
-        updated = int(blob.updated.timestamp() * 1e9) if blob.updated else 0
-        about = dict(blob.metadata or {})
+        about, at = dict(blob.metadata or {}), blob.updated  # which is parsed each time
+        updated = int(at.timestamp() * 1e9) if at else 0
         return cls(blob.name, int(blob.size), crc, int(blob.generation), about, updated)
 
 
