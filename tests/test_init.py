@@ -53,6 +53,10 @@ def test_settings_and_the_repository_are_defaults_of_a_plan(cloud: Cloud, projec
     assert "2 x t4" in done.out and "us-central1-b" not in done.out
     (project / "pyproject.toml").write_text("[tool.berg]\nnum-gpus = 0\ncpus = 4\n")
     assert "n1-standard-4" in cloud.run(*plan, cwd=project).out
+    of_commands = '[tool.berg]\ndocker = "python:3.12"\nmax-silence = "1h"\n'
+    (project / "pyproject.toml").write_text(of_commands)
+    box = cloud.run("devbox", "-g", "0", "--dry-run", cwd=project)
+    assert box.code == 0 and "python:3.12" not in box.out, box.err
     (project / "pyproject.toml").rename(project.parent / "pyproject.toml")  # of anybody
     assert "n1-standard-4" not in cloud.run(*plan, cwd=project, BERG_GPUS="0").out
 

@@ -50,6 +50,7 @@ TOOLKIT = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/"
 
 @dataclass
 class Docker(Feature):
+    of_commands = True
     docker: str = option(
         "--docker", default="", metavar="IMAGE", help="Run CMD in a container of this image."
     )

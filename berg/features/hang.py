@@ -42,6 +42,7 @@ TOP = re.compile(
 
 @dataclass
 class Hang(Feature):
+    of_commands = True
     max_silence: float = option(
         "--max-silence",
         default=0.0,

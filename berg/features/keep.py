@@ -51,6 +51,7 @@ NOT_TOLD = ("startup-script", "ssh-keys", "enable-guest-attributes")  # metadata
 
 @dataclass
 class Keep(Feature):
+    of_commands = True
     keep_warm: float = option(
         "--keep-warm", default=0.0, type=duration, metavar="DURATION",
         help="After its job the machine waits this long for the next: --on NAME.",
