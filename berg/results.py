@@ -37,7 +37,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 from urllib.parse import quote
 
 from berg.bucket import THREADS, Bucket, Changed, Object, Section, checksum, trouble
@@ -126,6 +126,15 @@ class Pin:
         return os.pread(self.file.fileno(), len(self.beginning), 0) == self.beginning
 
 
+class Instant(NamedTuple):
+    """The folder as it was at one time, if nothing is `moving`."""
+
+    at_ns: int
+    seen: dict[str, os.stat_result]  # all files and links
+    pins: dict[str, Pin]  # what changed since it was sent, open; who gets it closes them
+    moving: set[str]  # what was not quiet
+
+
 class Refused(Exception):
     """A file that the bucket cannot have."""
 
@@ -151,7 +160,6 @@ class Mirror:
     attempt: int = 1
     machines: int = 1
     id: str = ""  # of the job: another one of its name may have written to the folder before
-    first: bool = True  # of the machines: it lists what all restored
     notes: str = ""  # a file on this disk that has what was restored, for a worker that takes over
     # Stops what writes the folder, for milliseconds; None where that is not allowed.
     stopped: Callable[[], contextlib.AbstractContextManager[Any]] | None = None
@@ -208,6 +216,11 @@ class Mirror:
         self.prefix = f"{moments_prefix(self.job)}{self.attempt:04}/{self.disk}/"
         self.busy: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # by path
         self.turn = threading.Lock()
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the first machine, which lists what all restored."""
+        return self.disk == "0"
 
     @property
     def overdue(self) -> set[str]:
@@ -302,29 +315,23 @@ class Mirror:
         is_within = f"{full}/".startswith(f"{os.path.normpath(self.folder)}/")
         return "" if is_within else "a link to outside of the results"
 
-    def quiet_instant(
-        self, number: int
-    ) -> tuple[dict[str, os.stat_result], dict[str, Pin], set[str], int]:
+    def quiet_instant(self, number: int) -> Instant:
         """An instant at which no file is being rewritten, if there is one soon; or just an instant.
 
         Machines with equal numbers look at the same time, and wait for nothing.
         """
         end = time.monotonic() + (0 if number or self.ending else GAP)
         while True:
-            seen, pins, moving, at_ns = self.instant()
-            halves = [path for path, pin in pins.items() if pin.half]
+            found = self.instant()
+            halves = [pin for pin in found.pins.values() if pin.half]
             if not halves or time.monotonic() > end:
-                return seen, pins, moving, at_ns
-            while time.monotonic() < end and any(is_written(pins[path], 0) for path in halves):
+                return found
+            while time.monotonic() < end and any(is_written(pin, 0) for pin in halves):
                 time.sleep(CLOCK_STEP)
-            close(pins)
+            close(found.pins)
 
-    def instant(self) -> tuple[dict[str, os.stat_result], dict[str, Pin], set[str], int]:
-        """Look until nothing changes between two looks, or the tries run out.
-
-        Returns all files, those that changed, open, the paths that were not quiet (none at a quiet
-        instant), and the instant's time. The caller closes the open files.
-        """
+    def instant(self) -> Instant:
+        """Look until nothing changes between two looks, or the tries run out."""
         self.was_restless = False
         for left in reversed(range(TRIES if self.stopped else UNSTOPPED_TRIES)):
             stopped = self.stopped if not left and not self.ending else None
@@ -359,7 +366,7 @@ class Mirror:
                 break
             close(pins)
             self.was_restless = True
-        return seen, pins, moving | self.unopened, at_ns
+        return Instant(at_ns, seen, pins, moving | self.unopened)
 
     def changed(
         self, seen: dict[str, os.stat_result], now: dict[str, os.stat_result], pins: dict[str, Pin]
@@ -531,7 +538,7 @@ class Mirror:
 
     def pass_over(self, number: int) -> bool:
         """Look, send, and publish a moment, unless it is better to wait for a better one."""
-        seen, pins, moving, at_ns = self.quiet_instant(number)
+        at_ns, seen, pins, moving = self.quiet_instant(number)
         self.halves = {path for path, pin in pins.items() if pin.half}
         whole = pins.keys() - self.halves - moving  # what moves may be torn
         try:
@@ -560,7 +567,7 @@ class Mirror:
             is_whole = False  # the others have looked before: its files may name theirs
         if not is_whole and (self.ending or not number or pending & (failed | moving)):
             return False
-        rows = self.rows_at(seen, delaying | self.halves)
+        rows = self.rows_at(seen, delaying - self.halves)
         now = time.monotonic()
         for path in self.sent.keys() - rows.keys() - seen.keys() - self.gone.keys():
             self.gone[path] = LONG_AGO if path.endswith(PARTS) else now
@@ -568,14 +575,14 @@ class Mirror:
         self.publish(rows, at_ns, number, is_whole)
         return is_whole
 
-    def rows_at(self, seen: dict[str, os.stat_result], unready: set[str]) -> dict[str, Row]:
-        """The rows of a moment: each file as it was last sent. A path in `unready` has its row of the
-        last moment instead, or none; a half file has its last whole version.
+    def rows_at(self, seen: dict[str, os.stat_result], failing: set[str]) -> dict[str, Row]:
+        """The rows of a moment: each file as it was last sent, a half one in its last whole version. A path in
+        `failing` has its row of the last moment instead, or none.
         """
         unread = tuple(path for path in self.odd if path.endswith("/"))
         rows = {path: row for path, row in self.rows.items() if unread and path.startswith(unread)}
         for path, about in seen.items():
-            is_sent = path in self.sent and self.sent[path].size >= 0
+            is_sent = self.sent.get(path, UNKNOWN).size >= 0
             if stat.S_ISLNK(about.st_mode):
                 time_ns, target = about.st_mtime_ns, self.links.get(path, "")
                 if not target:  # it was deleted between two looks
@@ -584,9 +591,9 @@ class Mirror:
                     target = os.path.relpath(target, os.path.dirname(self.path(path)))
                 # Generations are microseconds since 1970, too: `union` compares them.
                 rows[path] = Row(generation=time_ns // 1000, mtime_ns=time_ns, link=target)
-            elif is_sent and (path in self.halves or path not in unready):
-                rows[path] = self.sent[path]  # of a half file the last whole version
-            elif path in unready and path in self.rows:
+            elif is_sent and path not in failing:
+                rows[path] = self.sent[path]
+            elif path in self.rows and (path in failing or path in self.halves):
                 rows[path] = self.rows[path]
         return rows
 
@@ -992,14 +999,11 @@ class Mirror:
             if self.restored_marks.get(path) == self.mark_here(path)
         }
         for item in [*self.bucket.list(self.prefix)]:
-            moment, number, name = (
-                json.loads(self.bucket.read(item.name)),
-                number_of(item.name),
-                item.name,
-            )
-            if goes_on and name.endswith(FINAL):
-                name = name.removesuffix(FINAL)
-                self.bucket.copy(item.name, item.generation, name)
+            moment, number = json.loads(self.bucket.read(item.name)), number_of(item.name)
+            object_name = item.name
+            if goes_on and object_name.endswith(FINAL):
+                object_name = object_name.removesuffix(FINAL)
+                self.bucket.copy(item.name, item.generation, object_name)
                 self.bucket.delete(item.name)
             listed = self.by_path({name: Row(*each) for name, each in moment["rows"].items()})
             rest = {
@@ -1008,7 +1012,7 @@ class Mirror:
                 if not self.first and self.rank_names.get(path, path) not in moment["gone"]
             }
             self.needed[number] = rest | listed
-            self.own_moments[number] = name, moment["at_ns"]
+            self.own_moments[number] = object_name, moment["at_ns"]
             self.at_ns = moment["at_ns"]
         self.rows = self.needed[max(self.needed)]
         plain = self.present(self.rows)

@@ -285,7 +285,6 @@ def attempt(run: Run) -> Ending:
         attempt=run.state.attempt,
         machines=run.job.machines,
         id=run.job.id,
-        first=run.leads,
         notes=str(HOME / "restored"),
         stopped=run.command.frozen,
         cut=run.command.cut,

@@ -107,8 +107,7 @@ def serve(place: str, port: str, where: str, job: str, rank: str, count: str, *s
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
 
-    first = rank == "0"
-    mirror = lab.mirror(folder, job, disk=rank, machines=machines, first=first, stopped=stopped)
+    mirror = lab.mirror(folder, job, disk=rank, machines=machines, stopped=stopped)
     mirror.restore()
     (folder / job).mkdir(parents=True, exist_ok=True)
     (folder.parent / f"restored-{rank}").touch()

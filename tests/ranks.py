@@ -46,7 +46,7 @@ class Machine:
         cloud, base, job, rank, machines, attempt = self.made
         where = str(self.folder.parent), cloud.bucket, "berg_results/", job, job, str(rank)
         notes = str(base / f"notes-{attempt}-{rank}")
-        more = {"attempt": attempt, "machines": machines, "first": rank == 0, "notes": notes}
+        more = {"attempt": attempt, "machines": machines, "notes": notes}
         return Mirror(*where, **more)  # type: ignore[arg-type]
 
     def files(self) -> Files:

@@ -99,7 +99,7 @@ def test_machines_that_change_a_restored_file_alike(cloud: Cloud, tmp_path: Path
     def machine(rank: int, attempt: int) -> Mirror:
         folder = str(tmp_path / f"{attempt}-{rank}")
         place = cloud.bucket, "berg_results/", "alike", "alike", str(rank)
-        return Mirror(folder, *place, attempt=attempt, machines=3, first=rank == 0)
+        return Mirror(folder, *place, attempt=attempt, machines=3)
 
     def write(mirror: Mirror, content: bytes) -> None:
         path = Path(mirror.folder, "alike/shared")
@@ -134,7 +134,6 @@ class Machines:
                 str(rank),
                 attempt=attempt,
                 machines=3,
-                first=rank == 0,
             )
             for rank in range(3)
         ]
@@ -238,7 +237,7 @@ def test_a_worker_of_many_machines_keeps_what_others_copied(cloud: Cloud, tmp_pa
     of_rank_10 = ".berg/moments/eleven/kept/0001/10/hash-1"
     cloud.bucket.write(of_rank_10, b"")
     place = cloud.bucket, "berg_results/", "eleven", "eleven", "1"
-    mirror = Mirror(str(tmp_path), *place, machines=11, first=False)
+    mirror = Mirror(str(tmp_path), *place, machines=11)
     mirror.take_over()
     (tmp_path / "file").write_text("new")
     mirror.sync(1)
