@@ -461,7 +461,9 @@ def init(local: bool, yes: bool, **given: str | None) -> None:
     if local:
         given = {**local_settings(), **{key: text for key, text in given.items() if text}}
         settings = Config.read(**given)
-        settings.service_account = given.get("service_account") or ""
+        is_same = before.get("endpoint") == settings.endpoint
+        earlier = before.get("service_account") if is_same else ""
+        settings.service_account = given.get("service_account") or earlier or ""
     else:
         settings = Config.read(**given)
         if before.get("endpoint") == settings.endpoint and settings.endpoint:
