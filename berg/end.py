@@ -1,8 +1,8 @@
 """Jobs and devboxes that somebody ends: kill, rm, stop and start.
 
-What is to end is looked at again after every question and every wait: this computer may have slept
-meanwhile, and another job may have the name. Names are ended together, with one list of each kind of
-thing for all of them.
+What is to end is looked at again after every wait: this computer may have slept meanwhile, and another
+job may have the name. A machine is addressed by its id, so that no other one is met. Names are ended
+together, with one list of each kind of thing for all of them.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
@@ -25,28 +25,32 @@ from berg.options import complete_names
 from berg.place import Machine
 
 FRESH = 5  # seconds after which `berg rm` looks again
-MANY = 8  # of more jobs it lists the objects of all at once
+MANY = 8  # of more jobs the objects of all are listed at once
 PATIENCE = 90  # seconds that `berg kill` waits until a machine ends its command
-GOING_OFF = ("STOPPING", "SUSPENDING")  # states of a machine that can be started soon
 SAVING = 400  # and until it has saved the last results
+GOING_OFF = ("STOPPING", "SUSPENDING")  # what a machine is soon after `berg stop`
+TROUBLE: tuple[type[Exception], ...] = (BergError, google.GoogleError, *trouble())
 
 
 def each_of(
     config: Config, names: Iterable[str], act: Callable[[str], Any], failed: dict[str, str]
 ) -> dict[str, Any]:
     """Do it for all names at the same time, and return what it gave, without those that failed."""
-    errors: tuple[type[Exception], ...] = (BergError, google.GoogleError, *trouble())
 
     def attempt(name: str) -> Any:
         try:
             return act(name)
-        except errors as error:
-            failed[name] = google.sentence(error, config) or str(error)
+        except TROUBLE as error:
+            failed[name] = sentence(config, error)
 
     names = [*names]
     with ThreadPoolExecutor(32) as pool:
         gave = dict(zip(names, pool.map(attempt, names)))
     return {name: each for name, each in gave.items() if name not in failed}
+
+
+def sentence(config: Config, error: Exception) -> str:
+    return google.sentence(error, config) or str(error)
 
 
 def report(
@@ -106,13 +110,13 @@ def kill_one(config: Config, name: str, now: bool = False, yes: bool = False) ->
     return became[name]
 
 
-def check_meant(state: State | Job, began: float) -> None:
+def check_meant(record: State | Job, began: float) -> None:
     """Raise BergError for a job that was submitted after the command began (seconds since 1970): this
     computer slept, and what had the name before was meant.
     """
-    if 0 <= records.age(state.created_at) < time.time() - began:  # below 0 it is another clock's
+    if 0 <= records.age(record.created_at) < time.time() - began:  # below 0 it is another clock's
         raise BergError(
-            f"{state.name} was submitted after this command began, and was not touched. "
+            f"{record.name} was submitted after this command began, and was not touched. "
             f"If it is meant, repeat the command"
         )
 
@@ -147,32 +151,30 @@ def end_all(
     """End jobs, rows of sweeps, and machines whose job has no record that can be read; by name what
     became of each, and why one failed. What there is to ask is asked first.
     """
-    bucket, failed = Bucket(config), dict[str, str]()
+    failed = dict[str, str]()
     whole = [name for name in names if rows.number_of(name) is None]
-    unreadable = dict[str, str]()
     # Records before machines, and again after: if this computer sleeps now, another job may get a name.
-    states = read_states(config, whole, unreadable)
-    jobs = each_of(config, states, lambda name: records.read_job(bucket, name), unreadable)
+    first = each_of(config, whole, reader(config, whole), failed)
     one = whole[0] if len(whole) == 1 else ""
     machines = by_job(place.machines(config, one)) if whole else {}
-    again = read_states(config, jobs, unreadable)
+    again = each_of(config, first, reader(config, first), failed)
     targets, orphans, parts = dict[str, Target](), dict[str, list[Machine]](), dict[str, Job]()
-    for name in names:
+    for name in [name for name in names if name not in failed]:
         own = machines.get(name, [])
         try:
-            if rows.number_of(name) is not None:
+            if name not in whole:
                 parts[name] = row_to_end(config, name, is_agreed(name), began)
-            elif name in again:
-                target = Target(states[name], jobs[name], own)
-                ask_to_end(config, target, again[name], is_agreed(name), began)
-                targets[name] = target
-            elif own:
-                ask_to_delete(config, own, unreadable[name], is_agreed(name), began)
+            elif isinstance(first[name], Target) and isinstance(again[name], Target):
+                targets[name] = replace(first[name], machines=own)
+                ask_to_end(config, targets[name], again[name].state, is_agreed(name), began)
+            elif own and first[name] == again[name]:
+                ask_to_delete(config, own, first[name], is_agreed(name), began)
                 orphans[name] = own
             else:
-                raise BergError(unreadable[name])
-        except BergError as error:
-            failed[name] = str(error)
+                raise BergError(again[name] if isinstance(again[name], str) else first[name])
+        except TROUBLE as error:
+            targets.pop(name, None)
+            failed[name] = sentence(config, error)
 
     def delete(name: str) -> str:
         place.delete(config, orphans[name])
@@ -191,12 +193,25 @@ def end_all(
     return became, failed
 
 
-def read_states(config: Config, names: Collection[str], failed: dict[str, str]) -> dict[str, State]:
-    """The states of jobs, as their records say; of many from one list."""
-    bucket, many = Bucket(config), len(names) > MANY
-    listed = {state.name: state for state in records.states(bucket)} if many else {}
-    read = lambda name: listed.get(name) or records.read_state(bucket, name)[0]  # noqa: E731
-    return each_of(config, names, read, failed)
+def state_reader(config: Config, names: Collection[str]) -> Callable[[str], State]:
+    """What reads a job's state; those of many are listed now, at once."""
+    bucket = Bucket(config)
+    many = records.states(bucket) if len(names) > MANY else []
+    listed = {state.name: state for state in many}
+    return lambda name: listed.get(name) or records.read_state(bucket, name)[0]
+
+
+def reader(config: Config, names: Collection[str]) -> Callable[[str], Target | str]:
+    """What reads the records of a job, or says why they are none."""
+    bucket, state_of = Bucket(config), state_reader(config, names)
+
+    def read(name: str) -> Target | str:
+        try:
+            return Target(state_of(name), records.read_job(bucket, name), [])
+        except BergError as error:
+            return str(error)
+
+    return read
 
 
 def by_job(machines: list[Machine]) -> dict[str, list[Machine]]:
@@ -249,8 +264,9 @@ def end_jobs(
             machine.tell(config, f"berg-kill-{word}", config.user)
 
     saving = [name for name, target in targets.items() if target.saves and not now]
-    began, waiting = time.monotonic(), each_of(config, saving, tell, failed)
-    at, became, left = began, dict[str, str](), targets.keys() - failed.keys()
+    waiting = each_of(config, saving, tell, failed)
+    became, left = dict[str, str](), targets.keys() - failed.keys()
+    began = at = time.monotonic()
     while left:
         over = {
             name: targets[name]
@@ -262,9 +278,9 @@ def end_jobs(
         if left:
             time.sleep(POLL)
             at = time.monotonic()  # the states are newer, also if this computer sleeps now
-            for name, state in read_states(config, left, failed).items():
-                targets[name].state = state
-            left -= failed.keys()
+            with contextlib.suppress(*TROUBLE):  # who cannot be read now is looked at later
+                for name, state in each_of(config, left, state_reader(config, left), {}).items():
+                    targets[name].state = state
     return became
 
 
@@ -281,7 +297,11 @@ def delete_all(
     forgotten = each_of(config, jobs, forget, failed)
     one = next(iter(jobs)) if len(jobs) == 1 else ""
     hashes = {job.sha256 for job in jobs.values()}
-    machines = by_job(place.machines(config, one, made_for=hashes))
+    try:
+        machines = by_job(place.machines(config, one, made_for=hashes))
+    except TROUBLE as error:
+        failed |= dict.fromkeys(forgotten, sentence(config, error))
+        return {}
 
     def finish(name: str) -> str:
         target = targets[name]

@@ -383,10 +383,12 @@ def client() -> tuple[Any, Any]:
             is_new, spec = name not in sys.modules, importlib.util.find_spec(name)
             if is_new and spec:
                 sys.modules[name] = importlib.util.module_from_spec(spec)  # not executed
-            parts = ("services.instances", "types")
-            LOADED.extend(importlib.import_module(f"{name}.{part}") for part in parts)
-            if is_new:  # a program that uses Berg may import the whole
-                del sys.modules[name]
+            try:
+                parts = ("services.instances", "types")
+                LOADED.extend([importlib.import_module(f"{name}.{part}") for part in parts])
+            finally:
+                if is_new:  # a program that uses Berg may import the whole
+                    sys.modules.pop(name, None)
         return LOADED[0], LOADED[1]
 
 

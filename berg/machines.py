@@ -26,7 +26,7 @@ import requests
 from berg import BergError, google, moments
 from berg import job as jobs
 from berg.boot import BERG, HOST, IS_GUEST
-from berg.bucket import trouble
+from berg.bucket import Changed, trouble
 
 if TYPE_CHECKING:
     from berg.worker import Ending, Run
@@ -78,6 +78,7 @@ class Peers:
     missed: dict[int, int] = field(default_factory=dict)  # looks since the last new record
     lost: dict[int, str] = field(default_factory=dict)  # how that is known
     gone: set[int] = field(default_factory=set)  # of a devbox: lost, and Google has no such machine
+    next_look: float = 0  # time.monotonic() at which Google is asked for those that are lost
     phase: str = "come"
     outcome: Record = field(default_factory=dict)
     writing: threading.Lock = field(default_factory=threading.Lock)
@@ -421,9 +422,13 @@ def end_of_lost(run: Run) -> None:
     """On a devbox, whose other machines go on: let what a machine that is gone saved count as its end. Else
     the newest moment that all machines have would stay the one before that.
     """
-    for rank in run.peers.lost.keys() - run.peers.gone if run.leads and run.job.is_devbox else ():
+    is_due = run.leads and run.job.is_devbox and time.monotonic() > run.peers.next_look
+    if not is_due or "/" in run.facts.zone:  # a pod has no zone
+        return
+    run.peers.next_look = time.monotonic() + SILENCE
+    for rank in run.peers.lost.keys() - run.peers.gone:
         place = f"/zones/{run.facts.zone}/instances/{run.job.machine_names[rank]}"
-        with contextlib.suppress(google.GoogleError, *trouble()):
+        with contextlib.suppress(google.GoogleError, Changed, *trouble()):
             if google.find(run.config, place, fields="id") is None:
                 moments.end(run.bucket, run.job.name, run.state.attempt, rank)
                 run.peers.gone.add(rank)

@@ -55,9 +55,11 @@ def common(names: Iterable[str], machines: int) -> tuple[int, dict[str, str]]:
     finals: dict[str, int] = {}
     for name in names:
         disk = name.split("/")[-2]
-        moments.setdefault(disk, {})[number_of(name)] = name
+        own, number = moments.setdefault(disk, {}), number_of(name)
         if name.endswith(FINAL):
-            finals[disk] = number_of(name)
+            finals[disk] = number
+        if finals.get(disk) != number or name.endswith(FINAL):
+            own[number] = name
     found: tuple[int, dict[str, str]] = 0, {}
     if len(moments) < machines:
         return found
@@ -106,10 +108,14 @@ def newest_listed(
 
 
 def end(bucket: Bucket, job: str, attempt: int, rank: int) -> None:
-    """Let the last moment of a machine that is gone count as its end."""
-    found = [*bucket.list(f"{moments_prefix(job)}{attempt:04}/{rank}/")]
+    """Let the last moment of a machine that is gone count as its end; an empty one if it has none."""
+    prefix = f"{moments_prefix(job)}{attempt:04}/{rank}/"
+    found = [*bucket.list(prefix)]
     last = max(found, key=lambda item: number_of(item.name), default=None)
-    if last and not any(item.name.endswith(FINAL) for item in found):
+    if last is None:
+        nothing = {"at_ns": 0, "gone": {}, "rows": {}}
+        bucket.write(f"{prefix}{0:012}{FINAL}", json.dumps(nothing).encode(), 0)
+    elif not any(item.name.endswith(FINAL) for item in found):
         bucket.copy(last.name, last.generation, last.name.removesuffix(PARTLY) + FINAL)
 
 
@@ -162,7 +168,7 @@ def sources(name: str, there: Object | None, kept: list[Object], row: Row) -> li
     is_exact = there and (there.size, there.crc) == (row.size, row.crc)
     is_longer = there and not is_exact and there.size >= row.size
     exact = [each.name for each in kept if each.name.endswith(f"-{row.generation}")]
-    longer = [each.name for each in kept if each.size >= row.size]
+    longer = [each.name for each in kept if row.grows and each.size >= row.size]
     return [name] * bool(is_exact) + exact + [name] * bool(is_longer) + longer
 
 

@@ -201,6 +201,7 @@ class Mirror:
     is_restored: bool = False  # before that, the folder is nobody's results
     ending: bool = False
     is_final: bool = False
+    is_clean: bool = True  # nothing is to be deleted that could not be
     # Inodes of files whose program was ended in a write, and when that was.
     cut: dict[int, float] = field(default_factory=dict)
     deadline: float = float("inf")  # time.monotonic() at which a pass is given up
@@ -632,22 +633,24 @@ class Mirror:
                 row = self.upload(path, pin)._replace(
                     mtime_ns=pin.seen.st_mtime_ns, mode=pin.seen.st_mode & 0o7777, grows=pin.grows
                 )
+                # Of a database its journal: beside what it was merged into it would be another content.
+                parts = [part for part in pin.marks if part != path and part in self.sent]
+                for part in parts:
+                    self.copy_aside(part)
             except Refused as error:
                 row = self.restored_rows.get(path, UNKNOWN)
                 if not is_content(pin, row):
                     self.refused[path] = str(error)
                     return False
+                parts = []
                 # It is as it was restored, and another machine's, which has replaced the object, counts.
             except UNSENT as error:
                 self.trouble = f"{path}: {error}"
                 return False
             self.refused.pop(path, None)
-            for part in pin.marks:  # merged into the database
-                if (
-                    part != path and part in self.sent
-                ):  # an old one beside it would change what it says
-                    self.sent[part] = self.sent[part]._replace(size=-1)
-                    self.gone[part] = LONG_AGO
+            for part in parts:
+                self.sent[part] = self.sent[part]._replace(size=-1)
+                self.gone[part] = LONG_AGO
             self.sent[path] = row
             self.marks |= pin.marks
             self.log_sums.pop(path, None)
@@ -791,8 +794,9 @@ class Mirror:
 
     def is_mine(self, there: Object) -> bool:
         """Whether this machine wrote an object, or one of the attempts before."""
-        attempt, rank = self.author(there) or (self.attempt, None)
-        return attempt < self.attempt or rank == int(self.disk)
+        author = self.author(there)
+        own = self.attempt, int(self.disk)
+        return author is not None and (author == own or author[0] < self.attempt)
 
     def rank_of(self, there: Object) -> int | None:
         """The rank of the machine of this attempt that wrote an object; None if none did."""
@@ -840,11 +844,14 @@ class Mirror:
         self.needed[number] = rows  # from now on: a lost answer may mean that it is there
         with contextlib.suppress(Changed):
             self.bucket.put(name, io.BytesIO(data), len(data), 0)
-        self.clean(time.monotonic())
-        self.rows, self.is_final = (
-            rows,
-            self.ending,
-        )  # if anything failed, the next pass publishes again
+        self.rows, self.is_final, self.is_clean = rows, self.ending, False
+        self.try_to_clean()
+
+    def try_to_clean(self) -> None:
+        """What cannot be deleted now has another chance with the next moment; the results are there."""
+        with contextlib.suppress(*UNSENT):
+            self.clean(time.monotonic())
+            self.is_clean = True
 
     def clean(self, now: float) -> None:
         """Delete old moments, then copies that no moment needs, and what was deleted here long ago."""
@@ -955,7 +962,7 @@ class Mirror:
                 for path, each in plain.items()
                 if is_plain(path) and not each.about.get(WRITER, "").startswith(f"{self.title}/")
             }
-        found = rows  # of several machines, one may have had a folder where another had a file
+        # Of several machines, one may have had a folder where another had a file: that stays in the bucket.
         rows = {
             path: row
             for path, row in rows.items()
@@ -965,7 +972,7 @@ class Mirror:
         with ThreadPoolExecutor(THREADS) as pool:
             bring = lambda path: self.bring(path, rows[path], plain.get(path), kept)  # noqa: E731
             new = sum(pool.map(bring, rows))
-        self.take(plain, found)
+        self.take(plain, rows)
         here = self.aside("", 0).rpartition("/")[0]
         self.asides = {  # need no other copy
             f"{here}/{each.name.rpartition('/')[2]}" for found in kept.values() for each in found
@@ -1036,7 +1043,8 @@ class Mirror:
     def take(self, plain: dict[str, Object], rows: dict[str, Row]) -> None:
         """Note objects that are newer than a moment, and which this machine may replace."""
         for path, there in plain.items():
-            if path not in self.sent and self.is_mine(there):
+            is_below = bool({*map(str, Path(path).parents)} & rows.keys())  # see `restore`
+            if path not in self.sent and self.is_mine(there) and not is_below:
                 self.sent[path] = Row(size=-1, generation=there.generation)
                 self.gone |= {path: time.monotonic()} if path not in rows else {}
 

@@ -158,6 +158,11 @@ class Plan:
     generation: int = 0  # of that state
     before: Job | None = None  # its record, if it goes on with new code
 
+    def drop(self, feature: Feature) -> None:
+        """Do without a feature that makes no sense for this job."""
+        self.features.remove(feature)
+        self.job.features.pop(type(feature).__name__, None)
+
     @property
     def attempt(self) -> int:
         return self.ended.attempt + 1 if self.ended else 1

@@ -512,6 +512,7 @@ def make_pass(run: Run, mirror: Mirror) -> None:
     """Send the results as they are now; say in the state how new what the bucket has is."""
     number = 0
     if run.job.machines > 1:
+        machines.end_of_lost(run)
         number = machines.tick(run)
         at = number * machines.TICK + machines.SKEW * (run.rank > 0)
         while (seconds := at - run.bucket.time()) > 0:
@@ -519,7 +520,6 @@ def make_pass(run: Run, mirror: Mirror) -> None:
                 return
             time.sleep(min(seconds, 0.2))
     began, cpu = time.monotonic(), time.process_time()
-    machines.end_of_lost(run)
     mirror.sync(number)
     run.pass_seconds = max(time.monotonic() - began, 3 * (time.process_time() - cpu))
     synced = jobs.now(mirror.at_ns / 1e9 + run.bucket.offset) if mirror.at_ns else ""
@@ -561,6 +561,7 @@ def killed_or_taken(run: Run) -> Ending | None:
     if words.get("ssh-keys", "") != run.facts.attributes.get("ssh-keys", ""):
         with contextlib.suppress(OSError):
             machines.let_in(words)  # another laptop's
+        run.facts.attributes["ssh-keys"] = words.get("ssh-keys", "")
     name, _, number = run.job.name.partition("/")
     for word in (name, number or name, run.job.id):
         if user := words.get(f"berg-kill-{word}"):

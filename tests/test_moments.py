@@ -230,7 +230,48 @@ def test_a_file_here_is_a_folder_there(cloud: Cloud, tmp_path: Path) -> None:
     shard.parent.mkdir(parents=True)
     shard.write_text("in a folder")
     job.end(0, 1, 2)
-    assert Machines(cloud, tmp_path, 2).read() == ["a file"] * 3
+    job = Machines(cloud, tmp_path, 2)
+    assert job.read() == ["a file"] * 3
+    job.end(0, 1, 2)
+    assert cloud.read(f"berg_results/{job.job}/log.txt/shard") == b"in a folder"
+
+
+def test_a_machine_of_an_attempt_before_replaces_nothing(cloud: Cloud, tmp_path: Path) -> None:
+    place = cloud.bucket, "berg_results/", "two-lives", "two-lives", "0"
+    first, second = (Mirror(str(tmp_path / str(n)), *place, attempt=n) for n in (1, 2))
+    for attempt, mirror in {1: first, 2: second}.items():
+        mirror.restore()
+        path = tmp_path / str(attempt) / "two-lives/model"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"of attempt {attempt}")
+        assert mirror.sync()
+    (tmp_path / "1/two-lives/model").write_text("late")
+    assert "did not write" in first.finish(60)["two-lives/model"]
+    assert cloud.read("berg_results/two-lives/model") == b"of attempt 2"
+
+
+def test_a_journal_stays_until_all_machines_have_done_without_it(
+    cloud: Cloud, tmp_path: Path
+) -> None:
+    job = Machines(cloud, tmp_path, 1)
+    path = Path(job.each[0].folder, job.job, "db")
+    path.parent.mkdir()
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("CREATE TABLE numbers (number)")
+        database.commit()
+        job.end(0, 1, 2)
+    job = Machines(cloud, tmp_path, 2)
+    path = Path(job.each[0].folder, job.job, "db")
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("INSERT INTO numbers VALUES (1)")
+        database.commit()
+        job.each[0].sync(1)  # then all lose their power
+    assert cloud.bucket.get(f"berg_results/{job.job}/db-wal") is None
+    job = Machines(cloud, tmp_path, 3)
+    path = Path(job.each[0].folder, job.job, "db")
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        assert database.execute("SELECT count(*) FROM numbers").fetchone() == (0,)
 
 
 def test_a_worker_of_many_machines_keeps_what_others_copied(cloud: Cloud, tmp_path: Path) -> None:

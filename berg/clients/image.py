@@ -72,9 +72,8 @@ def make_image(config: Config, machine: Instance, family: str) -> dict[str, Any]
             "sourceSnapshot": f"projects/{config.project}/global/snapshots/{image}",
         }
         terminal.say(f"Creating the image {image}")
-        operation = google.call(config, "POST", "/global/images", body)
         try:
-            google.wait(config, operation)
+            google.wait(config, google.call(config, "POST", "/global/images", body))
         except BaseException:
             drop(config, "images", image)
             raise
@@ -90,7 +89,7 @@ def drop(config: Config, kind: str, name: str) -> None:
     except GoogleError as error:
         if error.status != 404:
             terminal.warn(
-                f"{name} stays: {error.message} Delete it: gcloud compute {kind} delete {name}"
+                f"{name} stays: {error.message.rstrip('.')}. Delete it: gcloud compute {kind} delete {name}"
             )
 
 

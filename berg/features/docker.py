@@ -50,7 +50,6 @@ TOOLKIT = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/"
 
 @dataclass
 class Docker(Feature):
-    of_commands = True
     docker: str = option(
         "--docker", default="", metavar="IMAGE", help="Run CMD in a container of this image."
     )
@@ -59,7 +58,10 @@ class Docker(Feature):
         if not IMAGE.fullmatch(self.docker):
             raise BergError(f"--docker {self.docker!r} is no image. Name one, such as python:3.12")
         if plan.job.is_devbox:
-            raise BergError("a devbox has no command to run in a container. Leave --docker out")
+            if set_by("docker") == "command line":
+                raise BergError("a devbox has no command to run in a container. Leave --docker out")
+            plan.drop(self)
+            return
         if not plan.ended:
             if "@" not in self.docker and set_by("docker") == "command line":
                 self.docker = pinned(plan, self.docker)  # no record chooses whom this computer asks

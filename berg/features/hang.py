@@ -25,7 +25,7 @@ from berg import BergError, install, machines, terminal
 from berg.bucket import trouble
 from berg.feature import Feature
 from berg.job import RUNNING
-from berg.options import duration, option
+from berg.options import duration, option, set_by
 
 if TYPE_CHECKING:
     from berg.run import Plan
@@ -42,7 +42,6 @@ TOP = re.compile(
 
 @dataclass
 class Hang(Feature):
-    of_commands = True
     max_silence: float = option(
         "--max-silence",
         default=0.0,
@@ -65,7 +64,10 @@ class Hang(Feature):
 
     def change(self, plan: Plan) -> None:
         if plan.job.is_devbox:
-            raise BergError("a devbox has no command that could hang. Leave out --max-silence")
+            if set_by("max_silence") == "command line":
+                raise BergError("a devbox has no command that could hang. Leave out --max-silence")
+            plan.drop(self)
+            return
         if not self.max_silence:
             raise BergError("--on-hang needs a time: --max-silence 30m")
         if self.on_hang == "restart" and "Restart" not in plan.job.features:

@@ -51,7 +51,6 @@ NOT_TOLD = ("startup-script", "ssh-keys", "enable-guest-attributes")  # metadata
 
 @dataclass
 class Keep(Feature):
-    of_commands = True
     keep_warm: float = option(
         "--keep-warm", default=0.0, type=duration, metavar="DURATION",
         help="After its job the machine waits this long for the next: --on NAME.",
@@ -66,8 +65,9 @@ class Keep(Feature):
 
     def change(self, plan: Plan) -> None:
         if plan.job.is_devbox:
-            if self.is_used:
+            if "command line" in (set_by("keep_warm"), set_by("keep_failed")):
                 raise BergError("a devbox waits anyway. Leave out --keep-warm and --keep-failed")
+            self.keep_warm = self.keep_failed = 0
             return
         if plan.job.rows:
             raise BergError("machines of a sweep do not wait. Leave out --keep-warm, --keep-failed")
@@ -234,8 +234,7 @@ class On(Feature):
             )
         due = [each for each in plan.features if type(each).__name__ in NOT_ON]
         for each in due:
-            plan.features.remove(each)
-            job.features.pop(type(each).__name__, None)
+            plan.drop(each)
 
     def start(
         self, config: Config, job: Job, request: dict[str, Any], zones: list[str],

@@ -87,8 +87,7 @@ class Gke(Feature):
                 if each.is_used and name != "Docker":
                     flags = " ".join(f"--{key.replace('_', '-')}" for key in each.record())
                     raise BergError(f"{flags} is not for pods. Leave it out, or --cluster")
-                plan.features.remove(each)
-                job.features.pop(name, None)
+                plan.drop(each)
         if plan.request["scheduling"].get("provisioningModel") == "SPOT":
             asked = (job.gpus, job.gpu_type or pods.DEFAULT, job.options.get("cpus"), "")
             shape, self.room = pods.choose(self.row, *asked, is_spot=True)
