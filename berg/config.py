@@ -142,7 +142,7 @@ class Config:
 
         import google.auth
 
-        # An API that needs one says so itself: google.sentence.
+        # An API that needs a quota project says so itself: google.sentence.
         warnings.filterwarnings("ignore", message=".*without a quota project")
         if not self.credentials_file:
             return google.auth.default(scopes=SCOPES)[0]

@@ -2,7 +2,8 @@
 
 Each machine of a job writes moments, numbered objects that list its files with the generations of
 their objects. A moment that all machines have is the job's. What a row lists is in the object of
-that name, or was copied aside before it was replaced or deleted.
+that name, or was copied aside before it was replaced or deleted. Here is also what a restore and a
+fetch have in common: how content is found, and which names can be files.
 """
 
 import contextlib

@@ -148,10 +148,10 @@ def job(trial: Trial, name: str, options: list[str]) -> str:
     check(bool(first), "a line of the command in berg log")
     ages = {key: records.age(text) for key, text in times.items()}
     boot = ages[records.SUBMITTED] - ages[records.STARTING] - created
-    install = ages[records.STARTING] - ages[records.RUNNING]
+    prepared = ages[records.STARTING] - ages[records.RUNNING]
     line = ages[records.RUNNING] - records.age(first[0] if first else "")
     return (
-        f"create {created:.0f} s, boot {max(0, boot):.0f} s, prepare {install:.0f} s, "
+        f"create {created:.0f} s, boot {max(0, boot):.0f} s, prepare {prepared:.0f} s, "
         f"first line {max(0, line):.0f} s, delete {gone:.0f} s"
     )
 
