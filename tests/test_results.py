@@ -118,10 +118,10 @@ def test_a_disk_that_takes_two_names_for_one_loses_no_file_in_silence(
 ) -> None:
     """As macOS' own does; here a folder only looks like one of such a disk."""
     for name in ("A", "a", "b"):
-        cloud.bucket.write(f"berg_results/alike/{name}", name.encode(), 0)
+        cloud.bucket.write(f"berg_results/folding/{name}", name.encode(), 0)
     (tmp_path / ".BERG-PARTS").mkdir()
     for _ in range(2):
-        done = cloud.run("fetch", "alike", str(tmp_path))
+        done = cloud.run("fetch", "folding", str(tmp_path))
         assert done.code == 0 and "a was not downloaded: this disk takes its name for" in done.err
     assert {file.name for file in tmp_path.iterdir() if file.name[0] != "."} == {"A", "b"}
 
