@@ -64,3 +64,4 @@ def test_ctrl_c_names_what_google_goes_on_to_make(cloud: Cloud, project: Path, k
     assert laptop.returncode == 130 and f"compute {kind} delete {row['name']}" in said, said
     until(lambda: google.find(cloud.config, f"/global/{kind}/{row['name']}")["status"] == "READY")
     google.delete(cloud.config, f"/global/{kind}/{row['name']}")
+    assert cloud.run("kill", "-y", "--now", f"cut-{kind}").code == 0
