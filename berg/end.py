@@ -152,7 +152,7 @@ def end_all(
     became of each, and why one failed. What there is to ask is asked first.
     """
     failed = dict[str, str]()
-    whole = [name for name in names if rows.number_of(name) is None]
+    whole = [name for name in names if rows.number_of(name) is None]  # others are rows of sweeps
     # Records before machines, and again after: if this computer sleeps now, another job may get a name.
     first = each_of(config, whole, reader(config, whole), failed)
     one = whole[0] if len(whole) == 1 else ""
@@ -242,7 +242,8 @@ def ask_to_delete(
     config: Config, machines: list[Machine], reason: str, yes: bool, began: float
 ) -> None:
     """Ask before machines are deleted whose job has no record that can be read, for a reason."""
-    if any(records.age(machine.created_at) < time.time() - began for machine in machines):
+    ages = [records.age(machine.created_at) for machine in machines]
+    if any(0 <= age < time.time() - began for age in ages):  # see `check_meant`
         raise BergError(f"{reason}. A machine of that name was made meanwhile, and not touched")
     listed = ", ".join(f"{machine.name} in {machine.zone}" for machine in machines)
     agree(config, f"{reason}. Delete {listed} with its disk?", machines[0].user, yes)

@@ -430,7 +430,7 @@ def end_of_lost(run: Run) -> None:
         place = f"/zones/{run.facts.zone}/instances/{run.job.machine_names[rank]}"
         with contextlib.suppress(google.GoogleError, Changed, *trouble()):
             if google.find(run.config, place, fields="id") is None:
-                moments.end(run.bucket, run.job.name, run.state.attempt, rank)
+                moments.end_for(run.bucket, run.job.name, run.state.attempt, rank)
                 run.peers.gone.add(rank)
 
 

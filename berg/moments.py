@@ -108,7 +108,7 @@ def newest_listed(
     return 0, 0, {}
 
 
-def end(bucket: Bucket, job: str, attempt: int, rank: int) -> None:
+def end_for(bucket: Bucket, job: str, attempt: int, rank: int) -> None:
     """Let the last moment of a machine that is gone count as its end; an empty one if it has none."""
     prefix = f"{moments_prefix(job)}{attempt:04}/{rank}/"
     found = [*bucket.list(prefix)]

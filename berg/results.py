@@ -815,6 +815,8 @@ class Mirror:
         self.waiting_since = 0 if is_whole else self.waiting_since
         if rows == self.rows and self.own_moments and self.ending == self.is_final and not number:
             self.at_ns = at_ns
+            if not self.is_clean:
+                self.try_to_clean()
             return
         same = {
             path for path, seen in self.restored_marks.items() if self.marks.get(path) == seen
@@ -917,9 +919,10 @@ class Mirror:
         for _ in range(LAST_TRIES):
             self.trouble = ""
             is_whole |= self.sync(number)
-            if time.monotonic() > self.deadline or (is_verified and not self.trouble):
+            is_done = is_verified and self.is_clean and not self.trouble
+            if time.monotonic() > self.deadline or is_done:
                 break
-            if self.trouble:
+            if self.trouble or is_verified:
                 time.sleep(1)
             else:
                 is_verified = True
@@ -1043,8 +1046,9 @@ class Mirror:
     def take(self, plain: dict[str, Object], rows: dict[str, Row]) -> None:
         """Note objects that are newer than a moment, and which this machine may replace."""
         for path, there in plain.items():
-            is_below = bool({*map(str, Path(path).parents)} & rows.keys())  # see `restore`
-            if path not in self.sent and self.is_mine(there) and not is_below:
+            if path in self.sent or not self.is_mine(there):
+                continue
+            if not {*map(str, Path(path).parents)} & rows.keys():  # see `restore`
                 self.sent[path] = Row(size=-1, generation=there.generation)
                 self.gone |= {path: time.monotonic()} if path not in rows else {}
 

@@ -40,6 +40,22 @@ def test_a_file_changes_whose_object_somebody_deleted(cloud: Cloud, tmp_path: Pa
     assert cloud.read("berg_results/lost/model") == b"newest"
 
 
+def test_what_could_not_be_deleted_is_deleted_at_the_next_try(cloud: Cloud, tmp_path: Path) -> None:
+    mirror = Mirror(str(tmp_path), cloud.bucket, "berg_results/", "held", "held", "0")
+    mirror.restore()
+    (tmp_path / "held").mkdir()
+    (tmp_path / "held/file").write_text("deleted here")
+    assert mirror.sync()
+    (tmp_path / "held/file").unlink()
+    fault = {"method": "storage.objects.delete", "status": 403, "times": 1}
+    cloud.call("POST", "/_berg/faults", fault)
+    try:
+        assert mirror.finish(60) == {}
+    finally:
+        cloud.call("DELETE", "/_berg/faults")
+    assert cloud.read("berg_results/held/file") == b""
+
+
 def test_a_log_that_is_begun_again_before_the_next_moment(cloud: Cloud, tmp_path: Path) -> None:
     place = cloud.bucket, "berg_results/", "begun", "begun", "0"
     mirror, path = Mirror(str(tmp_path / "1"), *place), tmp_path / "1/begun/out.txt"
@@ -214,7 +230,7 @@ def test_a_machine_that_is_gone_keeps_no_moment_of_the_others(cloud: Cloud, tmp_
     for number in range(2, 9):
         job.each[0].sync(number), job.each[1].sync(number)
     assert job.fetched() == {"": "with all"}
-    moments.end(cloud.bucket, job.job, 1, 2)
+    moments.end_for(cloud.bucket, job.job, 1, 2)
     job.attempt = 2
     assert job.fetched() == {"": "without one"}
     for number in (9, 10):
