@@ -169,9 +169,10 @@ def take(folder: Path, revision: str = "", is_foreign: bool = False) -> Snapshot
     """
     with without_filters(folder) if is_foreign else contextlib.nullcontext():
         snapshot = take_one(folder, revision)
-        staged = git(snapshot.root, "ls-files", "-z", "--stage", ":/").split("\0")
-    own = {row.partition("\t")[2] for row in staged if row.startswith(SUBMODULE)}
-    for path, mode, commit in entries(snapshot.root, snapshot.commit):
+        rows = entries(snapshot.root, snapshot.commit)
+        has_submodules = SUBMODULE in {mode for _, mode, _ in rows}
+        own = staged_submodules(snapshot.root) if has_submodules else set()
+    for path, mode, commit in rows:
         if mode != SUBMODULE:
             snapshot.files.append(path)
             continue
@@ -187,6 +188,12 @@ def take(folder: Path, revision: str = "", is_foreign: bool = False) -> Snapshot
         snapshot.files += [f"{path}/{each}" for each in inner.files]
         snapshot.missing += [f"{path}/{each}" for each in inner.missing]
     return snapshot
+
+
+def staged_submodules(root: Path) -> set[str]:
+    """The paths of submodules of the user's own index."""
+    rows = git(root, "ls-files", "-z", "--stage", ":/").split("\0")
+    return {row.partition("\t")[2] for row in rows if row.startswith(SUBMODULE)}
 
 
 @contextlib.contextmanager
@@ -294,7 +301,7 @@ def environments(paths: Iterable[str]) -> tuple[str, ...]:
 def with_history(snapshot: Snapshot) -> Snapshot:
     """Add the commits and tags that are sent, and git's settings."""
     root = snapshot.root
-    snapshot.settings = {key: text for key in SETTINGS if (text := setting(root, key))}
+    snapshot.settings = settings(root)
     if snapshot.head:  # abbreviated ids, in versions too, are as long as here
         snapshot.settings["core.abbrev"] = str(len(git(root, "rev-parse", "--short", "HEAD")))
     snapshot.history = git(root, "rev-list", f"-{HISTORY + 1}", snapshot.commit).split()
@@ -316,11 +323,13 @@ def with_history(snapshot: Snapshot) -> Snapshot:
     return snapshot
 
 
-def setting(folder: Path, key: str) -> str:
-    """A setting of git's, without a password that a URL may have."""
-    with contextlib.suppress(BergError):
-        return re.sub(r"(?<=://)[^/@]*@", "", git(folder, "config", "--get", key))
-    return ""
+def settings(folder: Path) -> dict[str, str]:
+    """Those of git's that a job has, too, without a password that a URL may have."""
+    names, said = "|".join(map(re.escape, SETTINGS)), ""
+    with contextlib.suppress(BergError):  # there are none
+        said = git(folder, "config", "-z", "--get-regexp", f"^({names})$")
+    rows = [row.partition("\n") for row in said.split("\0")]  # of several, the last one counts
+    return {key: re.sub(r"(?<=://)[^/@]*@", "", text) for key, _, text in rows if text}
 
 
 def warnings(snapshot: Snapshot) -> list[str]:
@@ -441,20 +450,19 @@ def save_commits(folder: Path, sent: str, target: Path) -> str:
 # --- what machines need of Berg
 
 
-def package() -> tuple[str, bytes]:
-    """Berg itself, as machines unpack it: the running code. Name of the object, and its bytes."""
+def package() -> bytes:
+    """Berg itself, as machines unpack it: the running code."""
     folder, made = Path(__file__).parent, io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(folder.rglob("*.py")):
             name = path.relative_to(folder.parent).as_posix()
             archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), path.read_bytes())
-    content = made.getvalue()
-    return f".berg/dist/berg-{hashlib.sha256(content).hexdigest()[:12]}.zip", content
+    return made.getvalue()
 
 
-def uv() -> tuple[str, bytes]:
+def uv() -> bytes:
     """The program uv, with which machines install: this computer's, or downloaded where that is no
-    program for Linux. Name of the object, and its bytes.
+    program for Linux.
     """
     from uv import find_uv_bin
 
@@ -478,22 +486,20 @@ def uv() -> tuple[str, bytes]:
             part = file.with_suffix(".part")
             part.write_bytes(archive.read(inner))
             part.replace(file)
-    content = file.read_bytes()
-    return f".berg/dist/uv-{number}-{hashlib.sha256(content).hexdigest()[:12]}", content
+    return file.read_bytes()
 
 
 def provide(bucket: Bucket) -> dict[str, str]:
     """Send what the bucket lacks of this; return what the metadata of a machine say of it."""
-    (name, content), (uv_name, program) = package(), uv()
-    for each, data in ((name, content), (uv_name, program)):
-        there = bucket.get(each)
-        if not there or there.crc != google_crc32c.value(data):  # somebody has replaced it
+    facts = {"berg-packages": " ".join(f"{name}=={version(name)}" for name in PACKAGES)}
+    parts = {"berg-dist": ("berg-{}.zip", package()), "berg-uv": (f"uv-{version('uv')}-{{}}", uv())}
+    for key, (name, content) in parts.items():
+        digest = hashlib.sha256(content).hexdigest()
+        object = f".berg/dist/{name.format(digest[:12])}"
+        there = bucket.get(object)
+        if not there or there.crc != google_crc32c.value(content):  # somebody has replaced it
+            generation = there.generation if there else 0
             with contextlib.suppress(Changed):
-                bucket.put(each, io.BytesIO(data), len(data), there.generation if there else 0)
-    return {
-        "berg-dist": name,
-        "berg-dist-sha256": hashlib.sha256(content).hexdigest(),
-        "berg-uv": uv_name,
-        "berg-uv-sha256": hashlib.sha256(program).hexdigest(),
-        "berg-packages": " ".join(f"{name}=={version(name)}" for name in PACKAGES),
-    }
+                bucket.put(object, io.BytesIO(content), len(content), generation)
+        facts |= {key: object, f"{key}-sha256": digest}
+    return facts

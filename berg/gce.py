@@ -1,7 +1,6 @@
 """Machines of Compute Engine: which type and zones, the request, creation, and those that exist."""
 
 import contextlib
-import importlib.util
 import json
 import re
 import sys
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, google
+from berg import BergError, google, narrow
 from berg.config import SCOPES, Config
 from berg.google import GoogleError, last_part
 from berg.job import Job
@@ -371,24 +370,17 @@ def create(
 
 
 def client() -> tuple[Any, Any]:
-    """google-cloud-compute's modules of the client of instances, and of types. Where one thread imports them,
+    """google-cloud-compute's modules of the client of instances, and of types: of the command line, what
+    it needs; of a program that uses Berg, and may use the rest, the whole. Where one thread imports them,
     others wait.
-
-    The package's own __init__ imports the clients of a hundred services, for which `berg run` would wait a
-    second more: an empty module stands in its place meanwhile.
     """
-    name = "google.cloud.compute_v1"
     with IMPORTING:
-        if not LOADED:
-            is_new, spec = name not in sys.modules, importlib.util.find_spec(name)
-            if is_new and spec:
-                sys.modules[name] = importlib.util.module_from_spec(spec)  # not executed
-            try:
-                parts = ("services.instances", "types")
-                LOADED.extend([importlib.import_module(f"{name}.{part}") for part in parts])
-            finally:
-                if is_new:  # a program that uses Berg may import the whole
-                    sys.modules.pop(name, None)
+        if not LOADED and "berg.cli" in sys.modules:
+            LOADED.extend(narrow.load())
+        elif not LOADED:
+            from google.cloud import compute_v1
+
+            LOADED.extend([compute_v1.services.instances, compute_v1])
         return LOADED[0], LOADED[1]
 
 

@@ -214,12 +214,14 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
     spec.gpu_type = spec.gpu_type.lower()
     several = min(len(values), spec.parallel or rows_.PARALLEL) if is_sweep else spec.machines
     bucket = Bucket(config)
-    with terminal.waiting("Reading the code, and asking Google"), ThreadPoolExecutor(5) as pool:
+    results = spec.results or jobs.results_of(cmd) or spec.name  # "": that of a new name
+    with terminal.waiting("Reading the code, and asking Google"), ThreadPoolExecutor(6) as pool:
         chosen = pool.submit(lambda: elsewhere or gce.choose(config, *spec.machine))
         image = pool.submit(gce.find_image, config, spec.image or config.default_image)
         exists = pool.submit(bucket.client.exists)
         name_taken = pool.submit(bucket.get, jobs.state_path(spec.name)) if spec.name else None
         holder = pool.submit(gce.name_is_taken, config, spec.name) if spec.name else None
+        writers = pool.submit(jobs.writers, bucket) if results else None
         snapshot = code.take(folder, spec.commit)
         shape, zones = chosen.result()
         if not exists.result():
@@ -233,9 +235,9 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
             )
     threading.Thread(target=gce.client, daemon=True).start()
     name = jobs.check_name(spec.name or jobs.new_name(snapshot.repo))
-    results = jobs.check_results(spec.results or jobs.results_of(cmd) or name)
-    if spec.name or results != name:
-        check_unused(config, results)
+    results = jobs.check_results(results or name)
+    if writers:
+        check_unused(config, results, writers.result())
     if several > 1:
         jobs.check_name(f"{name}-{several - 1}", "a name for the job's last machine")
     job = Job(
@@ -283,11 +285,11 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
     return plan
 
 
-def check_unused(config: Config, results: str) -> None:
-    """Raise BergError if a job that has not ended has this folder of results, one in it or above it."""
+def check_unused(config: Config, results: str, writers: list[State]) -> None:
+    """Raise BergError if one of them that has not ended has this folder of results, one in it or above it."""
     from berg import jobs as commands
 
-    for state in jobs.writers(Bucket(config)):
+    for state in writers:
         outer, inner = sorted([f"{state.results}/", f"{results}/"])
         if state.is_final or not inner.startswith(outer):
             continue
@@ -361,10 +363,11 @@ def submit(plan: Plan, say: Callable[[str], None] = terminal.say) -> str:
     The order is the safety: a machine finds its job, and a job its code. What fails is taken back.
     """
     config, job, bucket = plan.config, plan.job, Bucket(plan.config)
-    with terminal.waiting("Sending the code"):
+    with terminal.waiting("Sending the code"), ThreadPoolExecutor(1) as pool:
+        provided = pool.submit(code.provide, bucket)
         if plan.snapshot:
             code.send(plan.snapshot, bucket)
-        programs = code.provide(bucket)
+        programs = provided.result()
     state = State(
         name=job.name, user=job.user, results=job.results, is_devbox=job.is_devbox, id=job.id,
         returns=job.returns, machines=job.machines, created_at=job.created_at,
