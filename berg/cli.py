@@ -187,7 +187,10 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        sys.exit(tell("Interrupted", 130))
+        code = tell("Interrupted", 130)
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        os._exit(code)  # at once: other threads may wait for an answer
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)

@@ -9,7 +9,6 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,7 +43,7 @@ def each_of(
             failed[name] = sentence(config, error)
 
     names = [*names]
-    with ThreadPoolExecutor(32) as pool:
+    with google.together(32) as pool:
         gave = dict(zip(names, pool.map(attempt, names)))
     return {name: each for name, each in gave.items() if name not in failed}
 
@@ -181,7 +180,7 @@ def end_all(
         terminal.say(f"Deleted {', '.join(machine.name for machine in orphans[name])}")
         return "machine deleted"
 
-    with ThreadPoolExecutor(2) as pool:
+    with google.together(2) as pool:
         to_kill = lambda name: kill_row(config, parts[name], name)  # noqa: E731
         others = [
             pool.submit(each_of, config, parts, to_kill, failed),
@@ -452,7 +451,7 @@ def removals(config: Config, names: Sequence[str]) -> dict[str, tuple[State, lis
     }
     writers = records.states_of(listed.values())
     states = {state.name: state for state in writers}
-    with ThreadPoolExecutor(8) as pool:
+    with google.together(8) as pool:
         found = [*pool.map(lambda kind: of_jobs(bucket, kind, names), records.OF_JOBS)]
 
         def removal(name: str) -> tuple[State, list[Object]]:

@@ -7,14 +7,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any
 
 import click
 
-from berg import BergError, gce, metrics, place, rows, table, terminal, usage
+from berg import BergError, gce, google, metrics, place, rows, table, terminal, usage
 from berg import job as records
 from berg.bucket import Bucket
 from berg.config import Config
@@ -22,7 +21,7 @@ from berg.job import LOST, RUNNING, STOPPED, SUBMITTED, SUCCEEDED, State
 from berg.options import complete_names
 from berg.place import Machine
 
-POLL, WATCH = 2, 5  # seconds between two looks at a job, and at the list
+POLL, WATCH = 1, 5  # seconds between two looks at a job, and at the list
 FINISHED = 20  # jobs that have ended in the list
 LINES = 10  # of the log
 ABOUT, ROOM = "ABOUT", 24  # the last column of the list, and letters for it in a narrow terminal
@@ -32,7 +31,7 @@ FILES = 1000  # of the results that `berg show --json` names
 def observed(config: Config) -> tuple[list[State], list[Machine]]:
     """All jobs with what their places add: one without a machine for long is LOST."""
     bucket = Bucket(config)
-    with ThreadPoolExecutor(1) as pool:
+    with google.together(1) as pool:
         listed = pool.submit(place.machines, config)
         states = records.states(bucket)
         machines = listed.result()
@@ -260,7 +259,7 @@ def show_list(
 ) -> None:  # fmt: skip
     """Print a line for each job, which ends with what there is to say about it."""
     bucket, lines = Bucket(config), list[list[str]]()
-    with ThreadPoolExecutor(16) as pool:
+    with google.together(16) as pool:
         cmds = [*pool.map(lambda each: command_of(bucket, each) if commands else "", states)]
         begun = [
             *pool.map(

@@ -13,7 +13,7 @@ from berg.config import Config
 from berg.job import State, log_prefix, now
 from berg.options import complete_names
 
-POLL = 2  # seconds
+POLL = 1  # seconds
 ENDING = 64 << 10  # bytes at the end of each log in which its last lines are looked for
 COLOR = re.compile(r"(\x1b\[[0-9;:]*m)")
 SEQUENCE = re.compile(  # what steers a terminal: cursors; titles and links; others

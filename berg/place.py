@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
-from berg import features
+from berg import features, google
 
 if TYPE_CHECKING:
     from berg.config import Config
@@ -103,7 +103,7 @@ def machines(
     jobs whose records have these hashes, not of others of the same names.
     """
     _ = config.credentials  # once, before several threads need it
-    with ThreadPoolExecutor(4) as pool:
+    with google.together(4) as pool:
         found = pool.map(lambda place: place.machines(config, job, zone, made_for), places())
         return [machine for each in found for machine in each]
 

@@ -18,7 +18,6 @@ import threading
 import time
 import typing
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -215,7 +214,7 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
     several = min(len(values), spec.parallel or rows_.PARALLEL) if is_sweep else spec.machines
     bucket = Bucket(config)
     results = spec.results or jobs.results_of(cmd) or spec.name  # "": that of a new name
-    with terminal.waiting("Reading the code, and asking Google"), ThreadPoolExecutor(6) as pool:
+    with terminal.waiting("Reading the code, and asking Google"), google.together(6) as pool:
         chosen = pool.submit(lambda: elsewhere or gce.choose(config, *spec.machine))
         image = pool.submit(gce.find_image, config, spec.image or config.default_image)
         exists = pool.submit(bucket.client.exists)
@@ -363,7 +362,7 @@ def submit(plan: Plan, say: Callable[[str], None] = terminal.say) -> str:
     The order is the safety: a machine finds its job, and a job its code. What fails is taken back.
     """
     config, job, bucket = plan.config, plan.job, Bucket(plan.config)
-    with terminal.waiting("Sending the code"), ThreadPoolExecutor(1) as pool:
+    with terminal.waiting("Sending the code"), google.together(1) as pool:
         provided = pool.submit(code.provide, bucket)
         if plan.snapshot:
             code.send(plan.snapshot, bucket)

@@ -3,10 +3,12 @@
 import http.server
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -196,6 +198,7 @@ def alone(cloud: Cloud, tmp_path: Path) -> Iterator[Cloud]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+@pytest.mark.slow
 def test_the_embedded_cloud_behind_a_proxy_and_on_a_full_disk(alone: Cloud, project: Path) -> None:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -234,3 +237,20 @@ def test_a_machine_whose_host_is_maintained_leaves_its_results_and_says_so(
     assert done.code == 1 and "hosted LOST" in done.err and "maintain its host" in done.err
     assert cloud.read("berg_results/hosted/late") == b"late\n"
     until(lambda: not gce.machines(cloud.config, "hosted"))
+
+
+@pytest.mark.parametrize("words", [["run", "-g", "0", "true"], ["list"], ["kill", "-y", "nobody*"]])
+def test_ctrl_c_waits_for_no_answer(cloud: Cloud, project: Path, words: list[str]) -> None:
+    server = json.loads((cloud.home / ".berg/local/server.json").read_text())["pid"]
+    env = {**os.environ, "HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
+    command = [sys.executable, "-c", "from berg.cli import main; main()", *words]
+    os.kill(server, signal.SIGSTOP)
+    try:
+        with subprocess.Popen(command, cwd=project, env=env, stderr=subprocess.PIPE) as laptop:
+            until(lambda: [*Path(f"/proc/{laptop.pid}/task").iterdir()][1:])  # threads that ask
+            time.sleep(1)
+            laptop.send_signal(signal.SIGINT)
+            said = laptop.communicate(timeout=30)[1]
+    finally:
+        os.kill(server, signal.SIGCONT)
+    assert laptop.returncode == 130 and b"Interrupted" in said, said
