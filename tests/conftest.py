@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import forks
 import pytest
 
 from berg import gce, google
@@ -50,13 +51,12 @@ class Cloud:
     def run(self, *words: str, cwd: Path | None = None, **env: str) -> Done:
         """Run berg; its errors are sentences."""
         own = {"HOME": str(self.home), "BERG_HOME": str(self.home / ".berg"), "COLUMNS": "120"}
-        ran = subprocess.run(
-            [sys.executable, "-c", "from berg.cli import main; main()", *words],
-            cwd=cwd or self.home, env={**os.environ, **own, **env}, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, timeout=300,
-        )  # fmt: skip
-        assert "Traceback" not in ran.stderr, ran.stderr
-        return Done(ran.returncode, ran.stdout, ran.stderr)
+        with tempfile.TemporaryDirectory() as folder:
+            out, err = Path(folder, "out"), Path(folder, "err")
+            code = forks.berg([*words], cwd or self.home, {**os.environ, **own, **env}, out, err)
+            done = Done(code, out.read_text(), err.read_text())
+        assert "Traceback" not in done.err, done.err
+        return done
 
     def call(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         """Ask the embedded cloud itself."""
@@ -68,6 +68,21 @@ class Cloud:
 
     def names(self, prefix: str = "") -> list[str]:
         return [item.name for item in self.bucket.list(prefix)]
+
+    def crash(self) -> None:
+        """End all machines, whose workers would save until they are gone."""
+        for machine in gce.machines(self.config):
+            with contextlib.suppress(google.GoogleError):
+                self.call("POST", f"/_berg/instances/{machine.name}/crash", {})
+
+    def clean(self) -> None:
+        """Leave nothing of a module's tests to those of the next: machines, jobs, results, faults."""
+        self.crash()
+        for machine in gce.machines(self.config):
+            machine.delete(self.config)
+        self.bucket.delete(*(name for name in self.names() if not name.startswith(".berg/dist/")))
+        self.call("DELETE", "/_berg/faults")
+        self.call("POST", "/_berg/settings", SETTINGS)
 
     def log(self, job: str) -> str:
         names = [name for name in self.names(f".berg/logs/{job}/") if name.endswith(".log")]
@@ -91,9 +106,7 @@ def embedded() -> Iterator[Cloud]:
             made.call("POST", "/_berg/settings", SETTINGS)
             yield made
         finally:
-            for machine in gce.machines(made.config):  # whose workers would save until it is gone
-                with contextlib.suppress(google.GoogleError):
-                    made.call("POST", f"/_berg/instances/{machine.name}/crash", {})
+            made.crash()
             control.reset(local)
 
 
@@ -102,13 +115,19 @@ def until(is_so: Callable[[], object], seconds: float = 100) -> None:
     end = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < end
-        time.sleep(0.3)
+        time.sleep(0.1)
 
 
 @pytest.fixture(scope="session")
-def cloud() -> Iterator[Cloud]:
+def one_cloud() -> Iterator[Cloud]:
     with embedded() as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def cloud(one_cloud: Cloud) -> Iterator[Cloud]:
+    yield one_cloud
+    one_cloud.clean()
 
 
 @pytest.fixture

@@ -62,6 +62,7 @@ def check_other(cloud: Cloud, name: str) -> None:
 RECORD = "POST /upload/.*{}_metadata"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [RECORD, "POST .*/instances[?]", "DELETE .*{}_state"])
 def test_a_submit_starts_and_takes_back_nothing_of_another_job(
     cloud: Cloud, project: Path, at: str
@@ -79,6 +80,7 @@ def test_a_submit_starts_and_takes_back_nothing_of_another_job(
     check_other(cloud, name)
 
 
+@pytest.mark.slow
 def test_rm_deletes_nothing_of_another_job(cloud: Cloud, project: Path) -> None:
     assert cloud.run(*CPU, "-n", "removed", "--wait", "true", cwd=project).code == 0
     with asleep(cloud, "DELETE .*removed", "rm", "-y", "removed") as laptop:
@@ -91,6 +93,7 @@ def test_rm_deletes_nothing_of_another_job(cloud: Cloud, project: Path) -> None:
     assert cloud.log("removed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", ["GET .*aggregated/instances", "POST .*/setMetadata"])
 @pytest.mark.parametrize("is_guest", [False, True])
 def test_kill_ends_no_other_job(cloud: Cloud, project: Path, at: str, is_guest: bool) -> None:
@@ -112,6 +115,7 @@ def test_kill_ends_no_other_job(cloud: Cloud, project: Path, at: str, is_guest: 
     check_other(cloud, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["stop", "start", "kill"])
 def test_a_devbox_that_was_made_meanwhile_is_left_alone(
     cloud: Cloud, project: Path, verb: str

@@ -80,6 +80,7 @@ def test_the_working_tree_travels_as_it_is(cloud: Cloud, project: Path) -> None:
     assert (git(project, "status", "--porcelain"), git(project, "for-each-ref")) == before
 
 
+@pytest.mark.slow
 def test_a_branch_of_origin_runs_whatever_the_working_tree_has(
     cloud: Cloud, project: Path, tmp_path: Path
 ) -> None:

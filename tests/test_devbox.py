@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from conftest import Cloud
 
 
@@ -18,6 +19,7 @@ def until(cloud: Cloud, name: str, state: str) -> dict[str, Any]:
     raise AssertionError(f"{name} is {shown['state']}, not {state}: {cloud.log(name)}")
 
 
+@pytest.mark.slow
 def test_a_file_outlives_a_stop_a_preemption_and_a_question_without_an_answer(
     cloud: Cloud, project: Path
 ) -> None:
@@ -48,6 +50,7 @@ def test_a_file_outlives_a_stop_a_preemption_and_a_question_without_an_answer(
     assert until(cloud, "owned", "KILLED")["running"] == []
 
 
+@pytest.mark.slow
 def test_a_devbox_whose_process_somebody_ends_can_be_started_again(
     cloud: Cloud, project: Path
 ) -> None:
@@ -61,6 +64,7 @@ def test_a_devbox_whose_process_somebody_ends_can_be_started_again(
     assert cloud.run("kill", "-y", "ended").code == 0
 
 
+@pytest.mark.slow
 def test_a_job_has_no_disk_to_keep(cloud: Cloud, project: Path) -> None:
     assert cloud.run("run", "-g", "0", "-n", "job", "sleep 100", cwd=project).code == 0
     done = cloud.run("stop", "job")

@@ -162,6 +162,7 @@ def make_imagenet(folder: Path) -> None:
     write_tar(folder / "ILSVRC2012_bbox_val_v3.tgz", boxes)
 
 
+@pytest.mark.slow
 def test_imagenet_becomes_shards_in_the_bucket(cloud: Cloud, project: Path, tmp_path: Path) -> None:
     shutil.copytree(EXAMPLES / "imagenet", project, dirs_exist_ok=True)
     commit(project)
@@ -200,6 +201,7 @@ def test_optuna_runs_trials_as_jobs(cloud: Cloud, project: Path) -> None:
     assert re.search(r"the best test loss is \d\.\d+, of tune-[01]", done.stdout), done.stdout
 
 
+@pytest.mark.slow
 def test_a_test_of_the_embedded_cloud_passes() -> None:
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."]
     done = subprocess.run(words, cwd=EXAMPLES / "localcloud_test", capture_output=True, text=True)

@@ -191,6 +191,7 @@ def test_what_the_files_say(cwd: str, files: dict[str, str], says: str) -> None:
     assert f"{found.folder} {' '.join(found.words)}" == says
 
 
+@pytest.mark.slow
 def test_a_command_has_pip_and_uv_and_the_packages(cloud: Cloud, project: Path) -> None:
     (project / "requirements.txt").write_text("iniconfig==2.0.0\n")
     (project / "setup.py").write_text(

@@ -10,6 +10,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from conftest import Cloud, commit, until
 
 PROGRAM = """
@@ -108,6 +109,7 @@ def test_wrong_words_have_an_answer(cloud: Cloud, project: Path) -> None:
     assert plan.code == 0 and "no --grid gives {lr} a value" in plan.err + plan.out
 
 
+@pytest.mark.slow
 def test_rerun_has_the_code_and_options_of_the_job(cloud: Cloud, project: Path) -> None:
     words = ["-n", "first", "--env", "A=1", "--env", "B=2", "cat train.py; echo $A $B"]
     assert cloud.run(*CPU, *words, cwd=project).code == 0
@@ -123,6 +125,7 @@ def test_rerun_has_the_code_and_options_of_the_job(cloud: Cloud, project: Path) 
     assert resumed.code == 1 and "berg rerun first" in resumed.err
 
 
+@pytest.mark.slow
 def test_a_job_goes_on_with_new_code(cloud: Cloud, project: Path) -> None:
     (project / "sub").mkdir()
     (project / "sub/train.py").write_text("import os, sys; sys.exit(os.environ['BERG_ATTEMPT'])\n")
@@ -139,6 +142,7 @@ def test_a_job_goes_on_with_new_code(cloud: Cloud, project: Path) -> None:
     assert done.code == 1 and "--cwd nowhere" in done.err
 
 
+@pytest.mark.slow
 def test_what_is_another_users_is_named_before_it_is_touched(cloud: Cloud, project: Path) -> None:
     bob = {"BERG_USER": "bob"}
     for name, cmd in (("bobs-done", "true"), ("bobs-long", "sleep 300")):
@@ -190,6 +194,7 @@ def test_a_fetch_of_nothing_leaves_no_folder(cloud: Cloud, project: Path, tmp_pa
     assert {*cloud.home.glob("berg_results/*")} == before and not (tmp_path / "nosuch").exists()
 
 
+@pytest.mark.slow
 def test_a_metric_of_a_parameters_name_is_no_second_column(cloud: Cloud, project: Path) -> None:
     line = """echo '{"lr": 0.5, "loss": 1}' > $BERG_RESULTS_DIR/metrics.jsonl; true {lr}"""
     words = ["-n", "same", "--grid", "lr=1,[2],'a b'", "--parallel", "1", "--wait", line]
@@ -217,6 +222,7 @@ def test_jobs_say_what_they_leave_behind(cloud: Cloud, project: Path) -> None:
     assert "/root/ray_results: 1 file, 2.0 MB" in cloud.log("leaves")
 
 
+@pytest.mark.slow
 def test_a_record_chooses_no_file_of_this_computer(cloud: Cloud, project: Path) -> None:
     (project / "all.csv").write_text("x\n1\n2\n")
     words = ["-n", "of-a-file", "--tasks", "all.csv", "--parallel", "1", "--wait", "true {x}"]
@@ -245,6 +251,7 @@ def test_ctrl_c_leaves_a_job_that_is_only_watched(cloud: Cloud, project: Path) -
     assert cloud.run("kill", "-y", "--now", "watched").code == 0
 
 
+@pytest.mark.slow
 def test_who_watches_sees_the_end(cloud: Cloud, project: Path, tmp_path: Path) -> None:
     """Of list and fetch with --watch; for no other user's jobs."""
     mine = {"BERG_USER": "watcher"}

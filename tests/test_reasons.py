@@ -85,6 +85,7 @@ def test_a_user_reads_the_reason_everywhere(cloud: Cloud, project: Path) -> None
     assert json.loads(cloud.run("show", "keyerror", "--json").out)["reason"].endswith("'lr'")
 
 
+@pytest.mark.slow
 def test_a_limit_that_is_met_while_installing_says_so(cloud: Cloud, project: Path) -> None:
     words = ["-g", "0", "-n", "slow-install", "--max-hours", "0.02", "--install", "sleep 100"]
     done = cloud.run("run", *words, "--wait", "true", cwd=project)

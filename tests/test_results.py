@@ -5,6 +5,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from conftest import Cloud
 
 CPU = ["run", "-g", "0", "-n"]
@@ -29,6 +30,7 @@ def test_a_folder_of_results_has_one_live_job(cloud: Cloud, project: Path) -> No
     assert cloud.run(*CPU, "wants", "-r", "held/one", *plan, cwd=project).code == 0
 
 
+@pytest.mark.slow
 def test_folders_of_rows_are_theirs(cloud: Cloud, project: Path) -> None:
     command = "mkdir -p /root/berg_results/rows-{x}; date >/root/berg_results/rows-{x}/file"
     words = [
@@ -55,6 +57,7 @@ def test_folders_of_rows_are_theirs(cloud: Cloud, project: Path) -> None:
         assert done.code == 1 and "rows/1 is a row" in done.err, done.err
 
 
+@pytest.mark.slow
 def test_a_relative_path_leads_to_the_results_and_a_rerun_has_its_own(
     cloud: Cloud, project: Path
 ) -> None:
@@ -73,6 +76,7 @@ def test_a_relative_path_leads_to_the_results_and_a_rerun_has_its_own(
     assert "\ncode\n0\n" in cloud.log("own-folder")
 
 
+@pytest.mark.slow
 def test_what_is_edited_here_stays_and_what_the_job_deleted_is_moved(
     cloud: Cloud, project: Path, tmp_path: Path
 ) -> None:

@@ -30,6 +30,7 @@ def box(cloud: Cloud, project: Path) -> Iterator[str]:
     cloud.run("rm", "-y", name)
 
 
+@pytest.mark.slow
 def test_what_changes_is_sent_and_what_was_made_there_stays(
     cloud: Cloud, project: Path, box: str
 ) -> None:

@@ -36,6 +36,7 @@ def test_samples_are_beside_the_log_and_shown_after_the_job(cloud: Cloud, projec
     assert "GPU 98 % (peak 98 %), GPU memory 50 % (peak 50 %), CPU" in cloud.run("show", "busy").out
 
 
+@pytest.mark.slow
 def test_an_nvidia_smi_that_hangs_hurts_no_job(cloud: Cloud, project: Path) -> None:
     words = smi(project, "exec sleep 60")
     done = cloud.run("run", "-n", "stuck", *words, "sleep 8", cwd=project)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from conftest import Cloud
 
 JOB = r"""
@@ -51,6 +52,7 @@ def python(cloud: Cloud, text: str, cwd: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_program_runs_a_job_waits_and_has_its_results(cloud: Cloud, project: Path) -> None:
     assert python(cloud, JOB, project.parent) == "x\n\n"
 

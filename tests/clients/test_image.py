@@ -13,6 +13,7 @@ from conftest import Cloud, until
 from berg import google
 
 
+@pytest.mark.slow
 def test_a_job_from_the_image_of_a_devbox_has_its_files_and_is_no_part_of_it(
     cloud: Cloud, project: Path
 ) -> None:
@@ -48,6 +49,7 @@ def test_only_a_devbox_becomes_an_image(cloud: Cloud, project: Path) -> None:
     assert refused.code == 1 and "there is no job 'nobody'" in refused.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["snapshots", "images"])
 def test_ctrl_c_names_what_google_goes_on_to_make(cloud: Cloud, project: Path, kind: str) -> None:
     words = ["devbox", "-g", "0", "-n", f"cut-{kind}", "--install", "none"]

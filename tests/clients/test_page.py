@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import requests
 from chromium import MISSING, PROGRAM, Browser
-from conftest import Cloud, commit
+from conftest import Cloud, commit, until
 
+from berg import gce
 from berg.clients.page import data
 
 MARKUP = "<img src=x onerror='document.title=1'>"
@@ -66,6 +67,7 @@ def site(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any
     words = ["-n", "pages", "--grid", "lr=0.1,0.01", "--note", MARKUP, "--env", "API_KEY=sesame"]
     done = cloud.run("run", "-g", "0", *words, "python3 train.py {lr}", cwd=project)
     assert done.code == 0 and cloud.run("wait", "pages").code == 0, done.err
+    until(lambda: not gce.machines(cloud.config))
     with page(cloud) as served:
         yield served
 
@@ -199,6 +201,7 @@ def test_a_job_and_a_comparison_as_people_see_them(cloud: Cloud, site: Any, tmp_
         assert all(url.startswith((site.address, "data:", "about:")) for url in browser.asked)
 
 
+@pytest.mark.slow
 @needs_browser
 def test_a_job_that_runs_is_followed_and_ended_after_a_question(
     cloud: Cloud, project: Path, tmp_path: Path

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from conftest import Cloud, commit
 
 SPIN = """
@@ -13,6 +14,7 @@ busy()
 """
 
 
+@pytest.mark.slow
 def test_python_is_profiled_from_outside_and_runs_on(cloud: Cloud, project: Path) -> None:
     (project / "spin.py").write_text(SPIN)
     commit(project)

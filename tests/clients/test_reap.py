@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from conftest import Cloud
 
 from berg import gce, google
@@ -82,6 +83,7 @@ def leave_disk(config: Config, name: str, labels: dict[str, str]) -> None:
     google.do(config, "DELETE", f"{zone}/instances/{name}")
 
 
+@pytest.mark.slow
 def test_disks_groups_and_templates_that_nothing_uses_go(cloud: Cloud, project: Path) -> None:
     config = cloud.config
     labels = {"berg": "1", "berg-bucket": gce.bucket_label(config), "berg-user": config.user}

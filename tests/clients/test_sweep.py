@@ -4,6 +4,7 @@ import csv
 import json
 from pathlib import Path
 
+import pytest
 from conftest import Cloud, commit
 
 PROGRAM = r"""
@@ -16,6 +17,7 @@ sys.exit(3 if lr > 1 else 0)
 """
 
 
+@pytest.mark.slow
 def test_rows_have_parameters_states_and_last_metrics(
     cloud: Cloud, project: Path, tmp_path: Path
 ) -> None:

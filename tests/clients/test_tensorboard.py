@@ -20,6 +20,7 @@ with open(os.environ["BERG_RESULTS_DIR"] + "/metrics.jsonl", "w") as file:
 """
 
 
+@pytest.mark.slow
 def test_what_jobs_wrote_is_shown_and_what_is_new_of_it(cloud: Cloud, project: Path) -> None:
     (project / "train.py").write_text(PROGRAM)
     commit(project)

@@ -4,6 +4,7 @@ import json
 import time
 from pathlib import Path
 
+import pytest
 from conftest import Cloud
 
 from berg import usage
@@ -37,6 +38,7 @@ def test_machines_of_a_job_and_of_a_user(cloud: Cloud, project: Path) -> None:
     assert "KILLED: 15m ago" in cloud.run("top", "seen").out
 
 
+@pytest.mark.slow
 def test_a_job_that_prints_all_the_time_has_samples(cloud: Cloud, project: Path) -> None:
     words = ["run", "-g", "0", "-n", "talks", "--wait"]
     talk = "for i in $(seq 450); do echo $i; sleep 0.1; done"

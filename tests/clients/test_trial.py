@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from conftest import Cloud
 
 from berg import gce
@@ -19,6 +20,7 @@ def left(cloud: Cloud) -> list[str]:
     return machines + [name for name in objects if not name.startswith(".berg/budget/")]
 
 
+@pytest.mark.slow
 def test_steps_prove_what_they_say_and_leave_nothing(cloud: Cloud, tmp_path: Path) -> None:
     words = ["try", "-y", "--json", "--only", "job", "--only", "spot", "--only", "devbox"]
     done = cloud.run(*words, cwd=tmp_path)
@@ -50,6 +52,7 @@ def test_what_is_unexpected_is_in_a_file_without_names(cloud: Cloud, tmp_path: P
     assert left(cloud) == []
 
 
+@pytest.mark.slow
 def test_after_an_interruption_nothing_is_left(cloud: Cloud, tmp_path: Path) -> None:
     own = {"HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
     words = [sys.executable, "-c", "from berg.cli import main; main()", "try", "-y"]

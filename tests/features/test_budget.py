@@ -4,6 +4,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from conftest import Cloud
 
 from berg.job import State, read_state
@@ -11,6 +12,7 @@ from berg.job import State, read_state
 BIG = ["run", "-g", "0", "-c", "96"]  # $4.58 an hour
 
 
+@pytest.mark.slow
 def test_jobs_end_sooner_or_are_refused(cloud: Cloud, project: Path) -> None:
     def run(*words: str) -> tuple[int, str]:
         env = {"BERG_BUDGET": "1", "BERG_BUDGET_NAME": "agent"}
@@ -54,6 +56,7 @@ def test_two_at_one_moment_do_not_both_pass(cloud: Cloud, project: Path) -> None
         cloud.run("kill", "-y", "--now", name)
 
 
+@pytest.mark.slow
 def test_a_machine_that_waits_counts_with_its_most_until_it_is_gone(
     cloud: Cloud, project: Path
 ) -> None:
@@ -69,6 +72,7 @@ def test_a_machine_that_waits_counts_with_its_most_until_it_is_gone(
     assert 0 < costs() < 0.3
 
 
+@pytest.mark.slow
 def test_a_job_counts_with_its_most_while_it_restarts(cloud: Cloud, project: Path) -> None:
     mark = "$BERG_RESULTS_DIR/tried"
     once = f'test -e "{mark}" && exec sleep 300; touch "{mark}"; exit 1'

@@ -36,6 +36,7 @@ def boxed(project: Path) -> Path:
     return project
 
 
+@pytest.mark.slow
 def test_a_command_runs_in_a_container_and_hears_of_its_end(cloud: Cloud, boxed: Path) -> None:
     words = ["-g", "0", "-n", "boxed", "--docker", docker.IMAGE, "--install", docker.INSTALL]
     words += ["--env", "LR=0.1", "--secret", "KEY", "echo begun; python3 train.py 600 3"]

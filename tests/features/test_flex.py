@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from conftest import Cloud
 
 WAYS = {
@@ -12,6 +13,7 @@ WAYS = {
 }
 
 
+@pytest.mark.slow
 def test_jobs_that_wait_run_when_there_is_room(cloud: Cloud, project: Path) -> None:
     cloud.call("POST", "/_berg/stockout", {})
     try:

@@ -58,6 +58,7 @@ def test_a_job_runs_in_a_pod_with_its_secret(cluster: Cloud, project: Path) -> N
     assert '"attempt": 2' in cluster.read(".berg/jobs/pod1_state.json").decode()
 
 
+@pytest.mark.slow
 def test_kill_saves_the_results_of_a_pod_and_leaves_nothing(cluster: Cloud, project: Path) -> None:
     cmd = "trap 'echo saved >$BERG_RESULTS_DIR/last; exit 1' TERM; echo begun; sleep 300 & wait"
     assert (
@@ -73,6 +74,7 @@ def test_kill_saves_the_results_of_a_pod_and_leaves_nothing(cluster: Cloud, proj
     until(lambda: not [name for name in names(cluster, "secrets") if name.startswith("berg-")])
 
 
+@pytest.mark.slow
 def test_pods_that_are_taken_away_come_back(cluster: Cloud, project: Path) -> None:
     cmd = "cd $BERG_RESULTS_DIR; echo $BERG_NODE_RANK of $BERG_NUM_NODES at $MASTER_ADDR; "
     cmd += "test -e was-$BERG_NODE_RANK && exit; touch was-$BERG_NODE_RANK; sleep 300"
@@ -86,6 +88,7 @@ def test_pods_that_are_taken_away_come_back(cluster: Cloud, project: Path) -> No
     assert '"attempt": 2' in cluster.read(".berg/jobs/pod3_state.json").decode()
 
 
+@pytest.mark.slow
 def test_rows_of_a_sweep_run_in_pods(cluster: Cloud, project: Path) -> None:
     words = ["-n", "pod4", "--grid", "lr=1,2,3", "--parallel", "2", "--wait"]
     done = cluster.run(*RUN, *words, "echo lr is {lr} >$BERG_RESULTS_DIR/out", cwd=project)
@@ -93,6 +96,7 @@ def test_rows_of_a_sweep_run_in_pods(cluster: Cloud, project: Path) -> None:
     assert cluster.read("berg_results/pod4/2/out") == b"lr is 3\n"
 
 
+@pytest.mark.slow
 def test_ssh_and_sync_reach_a_pod(cluster: Cloud, project: Path) -> None:
     done = cluster.run("devbox", "--cluster", "train", "-g", "0", "-n", "pod5", cwd=project)
     assert done.code == 0, done.err
@@ -119,6 +123,7 @@ def test_a_token_for_kubectl_imports_no_module_of_the_current_folder(
     assert '"ExecCredential"' in done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_what_pods_cannot_have_is_refused(cluster: Cloud, project: Path) -> None:
     (project / "patch.json").write_text('{"spec": {"volumes": [{"name": "a", "emptyDir": {}}]}}')
     (project / "ours.json").write_text('{"spec": {"restartPolicy": "Always"}}')

@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from conftest import Cloud, commit
 
 HANGS = """
@@ -17,6 +18,7 @@ if int(os.environ["BERG_ATTEMPT"]) == 1:
 """
 
 
+@pytest.mark.slow
 def test_a_hang_is_explained_and_begins_again(cloud: Cloud, project: Path) -> None:
     (project / "train.py").write_text(HANGS)
     commit(project)
@@ -32,6 +34,7 @@ def test_a_hang_is_explained_and_begins_again(cloud: Cloud, project: Path) -> No
     assert json.loads(cloud.read(".berg/jobs/hangs_state.json"))["attempt"] == 2
 
 
+@pytest.mark.slow
 def test_a_report_ends_nothing_and_what_makes_no_sense_is_refused(
     cloud: Cloud, project: Path
 ) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from conftest import Cloud
 
 
@@ -31,6 +32,7 @@ def names(cloud: Cloud) -> list[str]:
     return [row["name"] for row in cloud.call("GET", "/_berg/instances")["instances"]]
 
 
+@pytest.mark.slow
 def test_a_machine_waits_for_jobs_and_costs_until_it_is_killed(cloud: Cloud, project: Path) -> None:
     words = ["run", "-g", "0", "-n", "warm1", "--keep-warm", "30m", "--wait", "true"]
     done = cloud.run(*words, cwd=project)
@@ -57,6 +59,7 @@ def test_a_machine_waits_for_jobs_and_costs_until_it_is_killed(cloud: Cloud, pro
     assert "warm1" not in names(cloud)
 
 
+@pytest.mark.slow
 def test_a_failed_machine_waits_for_its_user_and_goes(cloud: Cloud, project: Path) -> None:
     words = ["run", "-g", "0", "-n", "kept1", "--keep-failed", "40s", "--wait"]
     assert cloud.run(*words, "echo here >/root/left; exit 3", cwd=project).code == 3
@@ -68,6 +71,7 @@ def test_a_failed_machine_waits_for_its_user_and_goes(cloud: Cloud, project: Pat
     assert done.code == 1 and "no machine that waits" in done.err
 
 
+@pytest.mark.slow
 def test_a_job_on_a_devbox_leaves_it_alone_and_ends_with_it(cloud: Cloud, project: Path) -> None:
     assert cloud.run("devbox", "-g", "0", "-n", "host1", cwd=project).code == 0
     until(lambda: shown(cloud, "host1")["state"] == "RUNNING")
@@ -90,6 +94,7 @@ def test_a_job_on_a_devbox_leaves_it_alone_and_ends_with_it(cloud: Cloud, projec
         assert cloud.read(f"berg_results/{name}/last") == b"saved\n"
 
 
+@pytest.mark.slow
 def test_a_laptop_that_slept_starts_nothing_on_another_machine(cloud: Cloud, project: Path) -> None:
     run = ["run", "-g", "0", "-n", "old1", "--keep-warm", "10m", "--wait", "true"]
     assert cloud.run(*run, cwd=project).code == 0
@@ -114,6 +119,7 @@ def test_a_laptop_that_slept_starts_nothing_on_another_machine(cloud: Cloud, pro
     assert cloud.run("kill", "old1").code == 0
 
 
+@pytest.mark.slow
 def test_a_guest_whose_worker_dies_again_and_again_has_failed(cloud: Cloud, project: Path) -> None:
     assert cloud.run("devbox", "-g", "0", "-n", "host2", cwd=project).code == 0
     until(lambda: shown(cloud, "host2")["state"] == "RUNNING", 300)

@@ -51,6 +51,7 @@ def kept(cloud: Cloud, job: str) -> list[str]:
     return [row["name"] for row in listed if f"berg-{job}" in row["name"]]
 
 
+@pytest.mark.slow
 def test_the_end_of_a_job_is_told_once_and_its_url_to_nobody(
     cloud: Cloud, project: Path, hook: Webhook
 ) -> None:
@@ -70,6 +71,7 @@ def test_the_end_of_a_job_is_told_once_and_its_url_to_nobody(
     assert not kept(cloud, "told")
 
 
+@pytest.mark.slow
 def test_a_sweep_is_told_once_as_a_whole(cloud: Cloud, project: Path, hook: Webhook) -> None:
     words = ["run", "-n", "many", "-g", "0", "--notify", "HOOK", "--parallel", "1", "--wait"]
     words += ["--secret", "CODE", "--grid", "x=0,1", "exit ${{CODE}}{x}"]

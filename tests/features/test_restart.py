@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from conftest import Cloud
 
 COUNT = 'cd "$BERG_RESULTS_DIR" && echo "$BERG_ATTEMPT" >> attempts; '
@@ -12,6 +13,7 @@ def state(cloud: Cloud, job: str) -> dict:
     return json.loads(cloud.read(f".berg/jobs/{job}_state.json"))
 
 
+@pytest.mark.slow
 def test_it_runs_again_on_its_machine_with_its_files(cloud: Cloud, project: Path) -> None:
     cmd = COUNT + 'touch /root/here-$BERG_ATTEMPT; ls /root; test "$BERG_ATTEMPT" = 3'
     words = ["-g", "0", "-n", "again", "--restart-on-failure", "2", "--wait", cmd]
@@ -22,6 +24,7 @@ def test_it_runs_again_on_its_machine_with_its_files(cloud: Cloud, project: Path
     assert state(cloud, "again")["attempt"] == 3
 
 
+@pytest.mark.slow
 def test_it_ends_after_so_many_failures_and_a_killed_job_does_not_run_again(
     cloud: Cloud, project: Path
 ) -> None:
@@ -32,6 +35,7 @@ def test_it_ends_after_so_many_failures_and_a_killed_job_does_not_run_again(
     assert not [name for name in cloud.names(".berg/machines/fails/") if "failures" in name]
 
 
+@pytest.mark.slow
 def test_machines_begin_again_together(cloud: Cloud, project: Path) -> None:
     cmd = (
         "echo $BERG_NODE_RANK.$BERG_ATTEMPT > $BERG_RESULTS_DIR/at-$BERG_NODE_RANK-$BERG_ATTEMPT; "

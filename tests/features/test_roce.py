@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from conftest import Cloud, commit
 
 from berg.job import FINAL
@@ -41,6 +42,7 @@ def ended(cloud: Cloud, job: str, seconds: float = 300) -> str:
     return state
 
 
+@pytest.mark.slow
 def test_spot_machines_get_networks_variables_and_go(cloud: Cloud, project: Path) -> None:
     (project / "setup.sh").write_text(DEVICES)
     commit(project)
@@ -55,6 +57,7 @@ def test_spot_machines_get_networks_variables_and_go(cloud: Cloud, project: Path
     assert sum("berg-roce" in row["name"] for row in listed(cloud, "subnetworks")) == 8
 
 
+@pytest.mark.slow
 def test_the_policy_of_a_job_goes_with_it_and_networks_are_made_once(
     cloud: Cloud, project: Path
 ) -> None:

@@ -30,6 +30,7 @@ def test_each_secret_reaches_what_it_is_for_and_is_in_no_object(
     assert not [name for name in secrets(cloud) if name.startswith("berg-kept")]
 
 
+@pytest.mark.slow
 def test_a_killed_job_leaves_none_and_is_given_its_secrets_again(
     cloud: Cloud, project: Path
 ) -> None:

@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import pytest
 from conftest import Cloud
 
 
+@pytest.mark.slow
 def test_the_disks_are_one_folder(cloud: Cloud, project: Path) -> None:
     show = 'df --output=target "$BERG_SCRATCH_DIR" | tail -1; touch "$BERG_SCRATCH_DIR/x"; sleep 20'
     words = ["-g", "0", "-n", "fast", "--local-ssd", "2", show]

@@ -109,6 +109,7 @@ def test_a_zone_without_room_leaves_nothing_and_the_next_one_is_tried(
     assert cloud.run("kill", "-y", "--now", "one").code == 0
 
 
+@pytest.mark.slow
 def test_a_slice_that_loses_a_machine_ends_and_is_resumed(cloud: Cloud, project: Path) -> None:
     loop = 'test $BERG_ATTEMPT = 2 && cat $BERG_RESULTS_DIR/kept || { echo "saved" >$BERG_RESULTS_DIR/kept; sleep 60; }'
     words = ["--tpu", "v6e-2x4", "--spot", "-n", "lost"]
@@ -125,6 +126,7 @@ def test_a_slice_that_loses_a_machine_ends_and_is_resumed(cloud: Cloud, project:
     )
 
 
+@pytest.mark.slow
 def test_a_devbox_slice_does_not_stop_and_is_killed_as_a_whole(cloud: Cloud, project: Path) -> None:
     done = cloud.run("devbox", "--tpu", "v5p-2x2x2", "-n", "pod-box", cwd=project)
     assert done.code == 0 and "cannot be switched off" in done.err, done.err
@@ -150,6 +152,7 @@ def test_what_does_not_go_with_tpus_is_refused(cloud: Cloud, project: Path) -> N
         assert done.code == 1 and reason in done.err, done.err
 
 
+@pytest.mark.slow
 def test_the_loss_of_the_first_machine_is_said_by_the_next_and_the_group_goes(
     cloud: Cloud, project: Path
 ) -> None:
