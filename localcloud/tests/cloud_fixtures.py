@@ -2,10 +2,9 @@
 
 import contextlib
 import functools
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,8 +36,6 @@ USUAL = {
         "grace": None,
     },
     **{
-        "heavy_reads": 750,
-        "minute": 60,
         "operation": 0.2,
         "give_up": 3,
     },
@@ -103,48 +100,19 @@ class Cloud:
         return {each["name"]: each for each in self.call("GET", "/_berg/instances")["instances"]}
 
 
-def shared(factory: pytest.TempPathFactory, name: str) -> Path:
-    """A folder of all processes of pytest-xdist, for what takes seconds to make."""
-    base = factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
-    folder.mkdir(exist_ok=True)
-    return folder
-
-
 @contextlib.contextmanager
-def running(folder: Path, image: Path, kind: Callable[..., Cloud] = Cloud) -> Iterator[Cloud]:
-    """An embedded cloud in a new folder, whose machines' image is shared; deleted at the end."""
-    folder.mkdir()
-    (folder / "image").symlink_to(image)
-    made = kind(folder, f"http://127.0.0.1:{control.start(folder)}")
-    try:
-        yield made
-    finally:
-        control.reset(folder)
-
-
-@contextlib.contextmanager
-def session_cloud(
-    factory: pytest.TempPathFactory, kind: Callable[..., Cloud] = Cloud
-) -> Iterator[Cloud]:
-    """The embedded cloud of a test process."""
+def session_cloud(factory: pytest.TempPathFactory) -> Iterator[Cloud]:
+    """The embedded cloud of a test process; deleted at the end."""
+    folder = factory.mktemp("cloud") / "local"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PIP_NO_INDEX", "1")
         patch.setenv("PIP_FIND_LINKS", str(WHEELHOUSE))  # also for processes that start it again
-        with running(factory.mktemp("cloud") / "local", shared(factory, "image"), kind) as made:
+        made = Cloud(folder, f"http://127.0.0.1:{control.start(folder)}")
+        try:
             made.settle_down()
             yield made
-
-
-@contextlib.contextmanager
-def own_cloud(
-    cloud: Cloud, factory: pytest.TempPathFactory, kind: Callable[..., Cloud] = Cloud
-) -> Iterator[Cloud]:
-    """Another embedded cloud, to be killed; it shares the machines' image."""
-    image = (cloud.folder / "image").resolve()
-    with running(factory.mktemp("own") / "local", image, kind) as made:
-        made.call("POST", "/_berg/settings", {"operation": 0.1, "grace": 5})
-        yield made
+        finally:
+            control.reset(folder)
 
 
 @pytest.fixture(scope="session")

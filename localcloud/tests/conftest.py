@@ -7,7 +7,7 @@ test that tried it.
 import empty_home
 import loopback
 import pytest
-from cloud_fixtures import kube, own_cloud, session_cloud
+from cloud_fixtures import kube, session_cloud
 
 HOME = empty_home.enter()
 WITNESS = loopback.enter()
@@ -55,12 +55,6 @@ def undone(request):
 @pytest.fixture(scope="session")
 def cloud(tmp_path_factory):
     with session_cloud(tmp_path_factory) as made:
-        yield made
-
-
-@pytest.fixture
-def cloud_of_its_own(cloud, tmp_path_factory):
-    with own_cloud(cloud, tmp_path_factory) as made:
         yield made
 
 

@@ -15,7 +15,6 @@ IMAGE = "projects/debian-cloud/global/images/family/debian-12"
 LEARNING = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2204-nvidia-580"
 
 NIC = {"accessConfigs": [{"type": "ONE_TO_ONE_NAT"}]}
-GOLDEN = "projects/golden-images/global/images/family/golden"
 
 
 def until(condition, what: str, seconds: float = 60):
@@ -95,15 +94,11 @@ class Client:
         )
 
 
-def start(folder: Path, cloud) -> None:
-    control.start(folder, options=("--grace", "3", "--image", str(cloud.folder / "image")))
-
-
 @pytest.fixture(scope="module")
-def client(cloud, tmp_path_factory):
+def client(tmp_path_factory):
     """A cloud of the file's own: its quotas, policies and stockouts are nobody else's."""
     folder = tmp_path_factory.mktemp("own") / "local"
-    start(folder, cloud)
+    control.start(folder, options=("--grace", "3"))
     yield Client(folder)
     control.reset(folder)
 

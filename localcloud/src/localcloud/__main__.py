@@ -72,7 +72,6 @@ def parser() -> argparse.ArgumentParser:
         help="seconds from the power button to no power, instead of 30 (Spot) or 120",
     )
     add("--delay", type=float, default=0.0, help="seconds that a machine takes to boot longer")
-    add("--image", type=Path, help="keep the machines' image here, to share it")
     add("--end-machines", action="store_true", help="end what a killed server left, and exit")
     return made
 

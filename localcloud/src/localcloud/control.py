@@ -109,11 +109,10 @@ def stop(folder: Path, wait: float = STOP_SECONDS) -> bool:
 
 
 def end_orphans(folder: Path) -> bool:
-    """End machines that a killed server left running, and what made its image."""
+    """End machines that a killed server left running."""
     from localcloud.machines import processes
 
-    left = [*(folder / "machines").glob("*"), *(folder / "image").glob("builder*")]
-    if not any(processes.first_process(path) for path in left):
+    if not any(processes.first_process(path) for path in (folder / "machines").glob("*")):
         return False
     command = [sys.executable, "-m", "localcloud", str(folder), "--end-machines"]
     home = Path(__file__).parent.parent  # as in `start`

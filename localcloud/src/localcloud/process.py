@@ -15,7 +15,6 @@ import json
 import logging
 import os
 import signal
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -57,20 +56,13 @@ async def serve(options: argparse.Namespace) -> None:
     await metadata.start()
     planes.end_orphans(cloud.container)
     await power.settle(compute)
-    image_folder = options.image or folder / "image"
-    stop = threading.Event()
     if not options.end_machines:
+        image.make_images(compute.images)
         groups.resume(compute)
         resize_requests.resume(compute)
-        compute.image = asyncio.ensure_future(make_image(image_folder, compute.sandbox, stop))
         await planes.resume(cloud)
         await listen_until_told(cloud, options)
-    else:
-        image.end_orphans(image_folder, compute.sandbox)
     await power.close(compute)
-    stop.set()
-    if compute.image:
-        await asyncio.wait([compute.image])
     await metadata.runner.cleanup()
 
 
@@ -101,18 +93,6 @@ async def listen_until_told(cloud: Cloud, options: argparse.Namespace) -> None:
     await planes.close(cloud.container)
     await power.close(cloud.compute)
     await runner.cleanup()
-
-
-async def make_image(folder: Path, sandbox: machines.Sandbox, stop: threading.Event) -> Path:
-    try:
-        return await asyncio.to_thread(image.make_image, folder, sandbox, stop.is_set)
-    except image.Interrupted:
-        raise
-    except Exception:
-        log.exception(
-            "the machines' image could not be made: only machines of plain images will boot"
-        )
-        raise
 
 
 def sandbox_of(folder: Path) -> machines.Sandbox:

@@ -134,35 +134,24 @@ class LocalCloud:
             return json.loads(answer.read())
 
 
-def run_cloud(folder: Path, image: Path) -> Iterator[LocalCloud]:
+def run_cloud(folder: Path) -> Iterator[LocalCloud]:
     """Start a cloud, hand it out, and delete it with all that it holds."""
     from localcloud import control
 
-    options = ("--project", PROJECT, "--image", str(image))
-    port = control.start(folder, options=options)
+    port = control.start(folder, options=("--project", PROJECT))
     try:
         yield LocalCloud(folder, port)
     finally:
         control.reset(folder)
 
 
-@pytest.fixture(scope="session")
-def localcloud_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the machines' image, which the clouds of a session share."""
-    return tmp_path_factory.mktemp("localcloud-image")
-
-
 @pytest.fixture
-def localcloud(
-    tmp_path_factory: pytest.TempPathFactory, localcloud_image: Path
-) -> Iterator[LocalCloud]:
+def localcloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
     """An embedded Google Cloud of this test's own; it takes about a second to start."""
-    yield from run_cloud(tmp_path_factory.mktemp("localcloud"), localcloud_image)
+    yield from run_cloud(tmp_path_factory.mktemp("localcloud"))
 
 
 @pytest.fixture(scope="session")
-def localcloud_session(
-    tmp_path_factory: pytest.TempPathFactory, localcloud_image: Path
-) -> Iterator[LocalCloud]:
+def localcloud_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
     """An embedded Google Cloud for all tests of a session: what one makes, the next one finds."""
-    yield from run_cloud(tmp_path_factory.mktemp("localcloud-session"), localcloud_image)
+    yield from run_cloud(tmp_path_factory.mktemp("localcloud-session"))

@@ -12,7 +12,6 @@ from local_machines import (  # noqa: F401 (a fixture)
     LEARNING,
     client,
     groups_there,
-    start,
     until,
 )
 from test_local_compute import error, gcloud  # noqa: F401, the fixture
@@ -402,7 +401,7 @@ def test_a_group_whose_creation_fails_is_not_there(client):
     assert client.call("GET", f"{GROUPS}/unborn").status_code == 404
 
 
-def test_refilling_goes_on_after_a_killed_server(client, cloud):
+def test_refilling_goes_on_after_a_killed_server(client):
     template(client)
     insert(client, "tough", zones=(A, C))
     named(client, "tough", "kept", "lost")
@@ -415,7 +414,7 @@ def test_refilling_goes_on_after_a_killed_server(client, cloud):
     operation = client.call("DELETE", f"{GROUPS}/dying")
     os.kill(control.status(client.folder)["pid"], signal.SIGKILL)
     until(lambda: not control.is_running(client.folder), "the end of the server")
-    start(client.folder, cloud)  # stockouts end with the server
+    control.start(client.folder, options=("--grace", "3"))  # stockouts end with the server
     rows = running(client, "tough", 2)
     assert {*rows} == {"kept", "lost"} and zone_of(rows["lost"]) == A
     client.wait(operation)

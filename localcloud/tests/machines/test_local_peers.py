@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import socket
 import subprocess
 
 import pytest
@@ -11,7 +10,6 @@ from aiohttp import web
 from localcloud.machines import peers
 
 ASK = "import urllib.request as r, sys; print(r.urlopen(sys.argv[1], timeout=10).read().decode())"
-IN_A_NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child"]
 
 
 @pytest.fixture
@@ -42,35 +40,13 @@ def answers():
     return lambda prefix=(), user=None: asyncio.run(serve(list(prefix), user))
 
 
-def test_one_question_finds_what_the_table_of_all_sockets_says():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        ours = server.getsockname()
-        with socket.create_connection(ours) as client, server.accept()[0]:
-            theirs = client.getsockname()
-            found = peers.search(theirs, ours)
-            assert found is not None and found.uid == os.geteuid()
-            assert peers.ask_kernel(theirs, ours) in (found, None), "None: not this kernel"
-            other = (theirs[0], theirs[1] % 60_000 + 1)
-            assert peers.find(other, ours) is None
-        assert peers.find(theirs, ours) is None, "it is closed"
-
-
-@pytest.mark.parametrize("answered", [True, False])
-def test_the_user_of_the_machines_is_answered(answers, monkeypatch, answered):
-    if not answered:
-        monkeypatch.setattr(peers, "ask_kernel", lambda theirs, ours: None)
+def test_the_user_of_the_machines_is_answered(answers):
     assert answers() == "True"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
 def test_somebody_else_on_this_computer_is_not(answers):
     assert answers(user="nobody") == "False"
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
-def test_other_users_of_a_machine_of_roots_are(answers):
-    as_nobody = 'setpriv --reuid 65534 --clear-groups "$@"; true'
-    assert answers([*IN_A_NAMESPACE, "sh", "-c", as_nobody, "sh"]) == "True"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
@@ -82,4 +58,4 @@ def test_nobodys_own_namespaces_make_no_machine_of_roots(answers):
 
 
 def test_a_connection_that_is_closed_belongs_to_nobody():
-    assert peers.find(("127.0.0.1", 1), ("127.0.0.1", 2)) is None
+    assert peers.owner_of(("127.0.0.1", 1), ("127.0.0.1", 2)) is None

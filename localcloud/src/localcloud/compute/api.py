@@ -25,7 +25,6 @@ from localcloud.compute import (
     networks_api,
     policies,
     quotas,
-    rates,
     reservations_api,
     resize_requests,
 )
@@ -97,14 +96,13 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
     for method in schema.load("compute").methods.values():
         if method.id.endswith(("list", "List")):
             method.params["returnPartialSuccess"] = {"location": "query", "type": "boolean"}
-    counted = rates.Rates()
     return {
-        f"compute.{method}": functools.partial(_checked, cloud, counted, handler)
+        f"compute.{method}": functools.partial(_checked, cloud, handler)
         for method, handler in own.items()
     }
 
 
-async def _checked(cloud: Cloud, counted: rates.Rates, handler: Callable, call: Call) -> Any:
+async def _checked(cloud: Cloud, handler: Callable, call: Call) -> Any:
     """Refuse unknown and forbidden projects and places, and know a repeated request, before any
     handler runs.
     """
@@ -120,8 +118,6 @@ async def _checked(cloud: Cloud, counted: rates.Rates, handler: Callable, call: 
     for place in ("zone", "region"):
         if place in call.params and call.method != f"compute.{place}s.get":
             checks.check_place(place, call.params[place])
-    if known:
-        rates.check(cloud.compute, counted, call)
     request_id = call.params.get("requestId")
     if request_id is not None and (not UUID.fullmatch(request_id) or not request_id.strip("0-")):
         raise checks.invalid("requestId", request_id, "Must be a valid non-zero UUID.")

@@ -296,7 +296,6 @@ class Image:
     description: str
     disk_gb: int
     created: str
-    plain: bool = False  # without the machine learning python that machines.py prepares
     deprecated: bool = False  # had by its name alone
 
 
@@ -327,8 +326,6 @@ IMAGES = {
             deprecated=True,
         )
     ],
-    # A custom image with conda and an environment for berg.
-    "golden-images": [Image("golden-v1", "golden", "Golden", 50, "2025-10-20T12:00:00.000-07:00")],
     "debian-cloud": [
         Image(
             "debian-12-bookworm-v20250910",
@@ -336,7 +333,6 @@ IMAGES = {
             "Debian 12",
             10,
             "2025-09-10T12:00:00.000-07:00",
-            True,
         ),
         Image(
             "debian-12-bookworm-v20251014",
@@ -344,7 +340,6 @@ IMAGES = {
             "Debian 12",
             10,
             "2025-10-14T12:00:00.000-07:00",
-            True,
         ),
     ],
     "cos-cloud": [  # of Kubernetes' nodes
@@ -354,7 +349,6 @@ IMAGES = {
             "COS",
             10,
             "2026-09-01T12:00:00.000-07:00",
-            True,
         ),
     ],
     "ubuntu-os-accelerator-images": [
@@ -364,7 +358,6 @@ IMAGES = {
             "Ubuntu for TPUs",
             10,
             "2026-08-01T12:00:00.000-07:00",
-            True,
         )
         for family in sorted({each.image for each in tpus.ALL})
     ],
@@ -382,7 +375,6 @@ IMAGES |= {
             title,
             size,
             f"{name[-8:-4]}-{name[-4:-2]}-{name[-2:]}T12:00:00.000-07:00",
-            True,
         )
         for family, title, size, name in rows
     ]

@@ -144,11 +144,8 @@ async def power_on(compute: Compute, instance: Instance) -> bool:
     # environment.
     learns = instance.learns and compute.sandbox.files == sandbox.OVERLAY
     learns = learns and bool(await asyncio.to_thread(sandbox.system_python))
-    image = None
-    if not instance.plain_image and compute.image is not None:
-        image = await asyncio.shield(compute.image)
-        kind = "prepared" if compute.settings.prepared else "learning"
-        image = image.with_name(kind) if learns else image
+    kind = "prepared" if compute.settings.prepared else "learning"
+    image = None if instance.plain_image else compute.images / kind
     instance.network_down = False
     compute.set_status(instance, "STAGING")
     await compute.open_address(instance.address)

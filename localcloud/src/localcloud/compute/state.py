@@ -155,10 +155,8 @@ class Settings:
     first_boot: float = (
         30.0  # seconds for which an image of Google's holds the locks of dpkg when it first boots
     )
-    prepared: float = 0.0  # 1: Google's images have /root/berg/venv, as a golden one
+    prepared: float = 0.0  # 1: Google's images have /root/berg/venv, which saves time
     refill: float = 1.0  # seconds between two attempts of a group to make a member
-    heavy_reads: float = 750  # a minute, for a project and for each of its regions: see rates.py
-    minute: float = 60.0  # seconds
     image_delay: float = 0.0  # seconds for which an image or a snapshot is not ready
     network_delay: float = 0.2  # seconds until a new network or subnetwork is ready
     hurry: float = 1.0  # times as fast as on Google do waits for room run out
@@ -190,7 +188,7 @@ class Compute:
 
     def __post_init__(self) -> None:
         self.sandbox = sandbox.Sandbox(sandbox.PLAIN)
-        self.image: asyncio.Future[Path] | None = None
+        self.images = self.folder.parent / "image"  # see machines/image.py
         self.instances: dict[tuple[str, str, str], Instance] = {}
         self.operations: dict[str, dict] = {}
         self.disks: dict[tuple[str, str, str], dict] = {}

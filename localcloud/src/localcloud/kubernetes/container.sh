@@ -1,7 +1,7 @@
 #!/bin/bash
 # One container: boot.sh's root file system, then the container's command in a pid namespace of its own.
 #
-#   container.sh overlay|bind FOLDER IMAGE HOSTNAME WORKDIR CAPABILITIES [--user] BIND... -- COMMAND...
+#   container.sh FOLDER IMAGE HOSTNAME WORKDIR CAPABILITIES [--user] BIND... -- COMMAND...
 #
 # CAPABILITIES are what its root may do, in the words of setpriv.
 # FOLDER/mounts has a line `SOURCE TARGET ro|rw` for each volume; SOURCE `tmpfs` makes one of memory. What it prints is
@@ -11,8 +11,8 @@
 set -u
 
 inside() {
-    mode=$1 folder=$2 image=$3 machine_name=$4 workdir=$5 capabilities=$6
-    shift 6
+    folder=$1 image=$2 machine_name=$3 workdir=$4 capabilities=$5
+    shift 5
     local -a binds=()
     local source target access stat
     while [[ $1 != -- ]]; do binds+=("$1"); shift; done
@@ -71,12 +71,12 @@ hold) # outside of the new pid namespace: its first child is process 1 there. `u
     exit
     ;;
 *)
-    folder=$2
+    folder=$1
     # The kubelet may be gone when the container ends: what it must know waits for it.
     user=()
-    [[ $7 != --user ]] || user=(--user --map-root-user)
-    arguments=("${@:1:6}")
-    shift 6
+    [[ $6 != --user ]] || user=(--user --map-root-user)
+    arguments=("${@:1:5}")
+    shift 5
     [[ $1 != --user ]] || shift
     unshare "${user[@]}" --mount --uts --ipc --pid bash "${BASH_SOURCE[0]}" hold "${arguments[@]}" "$@"
     code=$?

@@ -84,13 +84,6 @@ def hostname_of(pod: dict) -> str:
     return (pod["spec"].get("hostname") or pod["metadata"]["name"])[:63]
 
 
-async def root_image(plane: Plane, name: str) -> Path | None:
-    """Return the folder of the prepared `/root`, for images that have it; it may still be made."""
-    if PLAIN.fullmatch(name) or plane.compute.image is None:
-        return None
-    return await asyncio.shield(plane.compute.image)
-
-
 async def start(
     plane: Plane,
     pod: dict,
@@ -100,7 +93,8 @@ async def start(
     mounts: list[tuple[str, str, str]],
 ) -> Running:
     node, there = node_instance(plane, pod), plane.compute.sandbox
-    image = await root_image(plane, container["image"])
+    is_plain = PLAIN.fullmatch(container["image"])
+    image = None if is_plain else plane.compute.images / "prepared"
     machine = sandbox.Machine(
         folder,
         hostname_of(pod),
@@ -136,7 +130,6 @@ def command_line(
     return [
         "bash",
         str(SCRIPT),
-        there.files,
         str(folder),
         str(image or folder / "empty"),
         launch.hostname,

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from localcloud.machines.processes import wait_for_boot
 from localcloud.machines.sandbox import (
-    BIND,
     LOCALHOST,
     OVERLAY,
     PLAIN,
@@ -23,8 +22,8 @@ def abilities(folder: Path) -> dict:
     if not shutil.which("unshare"):
         return describe(Sandbox(PLAIN), "the program `unshare` (package util-linux) is missing")
     reason = ""
-    users = [False, True] if os.geteuid() == 0 else [True]
-    for sandbox in [Sandbox(files, user) for files in (OVERLAY, BIND) for user in users]:
+    for user in [False, True] if os.geteuid() == 0 else [True]:
+        sandbox = Sandbox(OVERLAY, user)
         probe = Machine(
             folder / "probe", "probe", LOCALHOST, 0, None, "#!/bin/sh\nexec kill -TERM 1\n"
         )
@@ -33,24 +32,19 @@ def abilities(folder: Path) -> dict:
         if not works:
             process.kill()
         process.wait()
-        if not works:
-            reason = (probe.folder / "serial.log").read_text().strip().rpartition("\n")[2]
+        reason = (probe.folder / "serial.log").read_text().strip().rpartition("\n")[2]
         remove(probe.folder)
         if works:
-            return describe(sandbox, reason)
+            return describe(sandbox, "")
     return describe(Sandbox(PLAIN), reason)
 
 
 def describe(sandbox: Sandbox, reason: str) -> dict:
     limits = []
-    if sandbox.files == BIND:
-        limits.append(
-            f"Overlay mounts do not work here ({reason}): machines see /usr, /etc, /var read-only."
-        )
     if sandbox.files == PLAIN:
         limits.append(
-            f"Namespaces do not work here ({reason}): machines are plain process trees that share the host's "
-            "name, files and /tmp. The folder in BERG_ROOT is used as their /root."
+            f"Namespaces or overlay mounts do not work here ({reason}): machines are plain process trees that "
+            "share the host's name, files and /tmp. The folder in BERG_ROOT is used as their /root."
         )
     if sandbox.user:
         limits.append(
@@ -65,11 +59,4 @@ def describe(sandbox: Sandbox, reason: str) -> dict:
     limits.append(
         "Machines share the host's network ports; each has a loopback address of its own."
     )
-    return {
-        "namespaces": sandbox.files != PLAIN,
-        "overlay": sandbox.files == OVERLAY,
-        "own_root": sandbox.files != PLAIN,
-        "user_namespace": sandbox.user,
-        "files": sandbox.files,
-        "limits": limits,
-    }
+    return {"files": sandbox.files, "user_namespace": sandbox.user, "limits": limits}

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Boots one machine: builds its root file system, moves into it, and is its first process from then on.
 #
-#   unshare --mount --uts --ipc --pid --fork boot.sh overlay|bind FOLDER IMAGE NAME new|old BIND...
+#   unshare --mount --uts --ipc --pid --fork boot.sh overlay FOLDER IMAGE NAME new|old BIND...
 #   boot.sh plain FOLDER IMAGE NAME new|old
 #
 # FOLDER is prepared by sandbox.py: rootfs/ (the skeleton), upper/ and work/ (for overlays), serial.log
@@ -51,7 +51,7 @@ build_root() { # BIND...
     mount --bind "$new" "$new"
     for name in usr etc var opt srv; do
         [[ -d /$name ]] || continue
-        if [[ $mode == overlay ]]; then mount_overlay $name /$name; else bind_read_only /$name; fi
+        mount_overlay $name /$name
     done
     for name in bin sbin lib lib32 lib64 libx32; do
         if [[ -L /$name ]]; then
@@ -60,15 +60,7 @@ build_root() { # BIND...
             bind_read_only /$name
         fi
     done
-    if [[ $mode == overlay ]]; then
-        mount_overlay root "$image"
-    else
-        # Programs of the machine's own, which overlays show anyway.
-        [[ ! -d /usr/local/sbin ]] || mount --bind "$folder/upper/usr/local/sbin" "$new/usr/local/sbin"
-        for name in hosts hostname resolv.conf; do
-            [[ ! -e /etc/$name ]] || mount --bind "$folder/upper/etc/$name" "$new/etc/$name"
-        done
-    fi
+    mount_overlay root "$image"
     # Its own settings and host key of ssh; the host's keys are not to be seen.
     [[ ! -d $new/etc/ssh ]] || mount --bind "$folder/ssh" "$new/etc/ssh"
     for path; do bind_read_only "$path"; done

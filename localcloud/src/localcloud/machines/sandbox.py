@@ -5,7 +5,7 @@ server is not root). Its folder in the state folder holds everything it owns:
 
     machines/<id>/rootfs/       the skeleton of its root: /tmp, /run, /home, /mnt, mount points
     machines/<id>/upper/ work/  overlays: what it changed in /usr /etc /var /opt /srv and /root
-    machines/<id>/root/         its /root where overlays do not work
+    machines/<id>/root/         its /root where it has no namespaces
     machines/<id>/ssh/          its /etc/ssh, see sshd.py
     machines/<id>/disks/        its disks other than the first, see compute/blocks.py
     machines/<id>/serial.log    what it wrote to the serial console
@@ -102,12 +102,12 @@ def __getattr__(name):
 TORCH_PARTS = ("cuda", "distributed", "nn", "optim", "utils")
 LOCALHOST = "127.0.0.1"  # of machines that only try or make something: they run no ssh server
 
-PLAIN, BIND, OVERLAY = "plain", "bind", "overlay"
+PLAIN, OVERLAY = "plain", "overlay"
 
 
 @dataclass(frozen=True)
 class Sandbox:
-    """What this host lets us build: `files` is overlay, bind or plain; `user` whether it takes a
+    """What this host lets us build: `files` is overlay or plain; `user` whether it takes a
     user namespace.
     """
 
@@ -212,10 +212,8 @@ def prepare_folder(machine: Machine, sandbox: Sandbox) -> None:
         runs_sshd = not ssh_obstacle(sandbox) and machine.address != LOCALHOST
         variables = {name: value for name, value in environment(machine).items() if name != "TERM"}
         sshd.prepare(folder, machine.address, variables, runs_sshd, sandbox.user)
-    if sandbox.files == BIND:
-        own_root(machine, root / "root")
-    elif sandbox.files == PLAIN:
-        own_root(machine, folder / "root")
+    else:
+        own_root(machine)
     if machine.startup_script is not None:
         script = root / SCRIPT
         script.parent.mkdir(mode=0o700)
@@ -344,14 +342,11 @@ def ssh_obstacle(sandbox: Sandbox) -> str:
     return "that takes namespaces" if sandbox.files == PLAIN else sshd.obstacle(sandbox.user)
 
 
-def own_root(machine: Machine, root: Path) -> None:
+def own_root(machine: Machine) -> None:
     """Copy the image's /root, once: without overlays every machine needs its own."""
-    if root.exists() and any(root.iterdir()):
-        return
-    if machine.image is None:
-        root.mkdir(exist_ok=True)
-        return
-    subprocess.run(["cp", "-a", "--reflink=auto", "-T", machine.image, root], check=True)
+    root, image = machine.folder / "root", machine.image or machine.folder / "empty"
+    if not root.exists():
+        subprocess.run(["cp", "-a", "--reflink=auto", "-T", image, root], check=True)
 
 
 def environment(machine: Machine) -> dict[str, str]:
@@ -411,7 +406,7 @@ def own_root_of(folder: Path, sandbox: Sandbox) -> Path:
     """Where the host finds a machine's /root; with overlays, the part of it that differs from the
     image.
     """
-    return folder / {OVERLAY: "upper/root", BIND: "rootfs/root", PLAIN: "root"}[sandbox.files]
+    return folder / ("upper/root" if sandbox.files == OVERLAY else "root")
 
 
 def console_tail(folder: Path) -> str:
