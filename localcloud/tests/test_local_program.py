@@ -120,17 +120,6 @@ def test_the_plugin_imports_nothing_of_the_cloud_or_of_google():
     assert ours == ["localcloud", "localcloud.pytest_plugin"], done.stderr
 
 
-def test_the_example_of_the_fixture_passes():
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *FIXTURE, "test_provision.py"],
-        cwd=ROOT.parent / "examples/localcloud_test",
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-    )
-    assert "4 passed" in done.stdout, done.stdout
-
-
 FIXTURES = """
 import os, subprocess, sys
 import pytest
@@ -165,29 +154,19 @@ def test_each_test_has_a_cloud_of_its_own(localcloud, localcloud_session):
 """
 
 
-def test_what_the_fixture_gives(tmp_path):
+def test_what_the_fixture_gives_as_the_readme_says(tmp_path):
+    page = (ROOT / "README.md").read_text()
+    example = page.split("```python\n")[1].partition("```")[0]
+    (tmp_path / "test_example.py").write_text(example)
     (tmp_path / "test_fixture.py").write_text(FIXTURES)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *FIXTURE, "test_fixture.py"],
+        [sys.executable, "-m", "pytest", *FIXTURE, "."],
         cwd=tmp_path,
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
     )
-    assert "2 passed" in done.stdout, done.stdout
-
-
-def test_the_example_of_the_readme_passes(tmp_path):
-    page = (ROOT / "README.md").read_text()
-    (tmp_path / "test_example.py").write_text(page.split("```python\n")[1].partition("```")[0])
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *FIXTURE, "test_example.py"],
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-    )
-    assert "1 passed" in done.stdout, done.stdout
+    assert "3 passed" in done.stdout, done.stdout
 
 
 def test_every_control_route_is_documented():

@@ -354,10 +354,12 @@ def test_a_member_whose_time_is_over_is_not_made_anew(client):
         client,
         scheduling={"maxRunDuration": {"seconds": 30}, "instanceTerminationAction": "DELETE"},
     )
+    client.control("settings", {"hurry": 15})
     insert(client, "limited", 1, zones=(C,))
     (name,) = running(client, "limited")
     until(lambda: client.get(name, C) is None, "the end of its time")
     until(lambda: not members(client, "limited"), "the end of the member")
+    client.control("settings", {"hurry": 1})
     time.sleep(1)  # several times `refill`
     assert client.call("GET", f"{GROUPS}/limited").json()["targetSize"] == 0 and not members(
         client, "limited"

@@ -33,10 +33,12 @@ def fast(client):
     profile = f"{ROOT}/global/networkProfiles/{zone}-vpc-roce"
     assert "error" not in network(client, "fast", mtu=8896)
     assert "error" not in network(client, "roce", networkProfile=profile)
-    client.wait(subnetwork(client, "fast", "fast", "192.168.64.0/22"))
+    made = [subnetwork(client, "fast", "fast", "192.168.64.0/22")]
     for number in range(9):
-        made = subnetwork(client, f"roce-{number}", "roce", f"192.168.{128 + 8 * number}.0/21")
-        client.wait(made)
+        addresses = f"192.168.{128 + 8 * number}.0/21"
+        made.append(subnetwork(client, f"roce-{number}", "roce", addresses))
+    for each in made:
+        client.wait(each)
     return zone
 
 

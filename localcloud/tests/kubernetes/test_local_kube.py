@@ -181,7 +181,6 @@ def test_who_may_not_is_told_so(kube, account):
         ({"name": "Upper"}, "Must be a match of regex"),
         ({"name": "x", "config": {"machineType": "n9-huge"}}, "does not exist in zone"),
         ({"name": "x", "autoscaling": {"enabled": True}}, "Max node count must be set"),
-        ({"name": "x", "config": {"kubeletConfig": {"shutdownGracePeriodSeconds": 120}}}, "Spot"),
         ({"name": "x", "config": {"localSsdCount": 1}}, "no node pools.config with localSsdCount"),
     ],
 )

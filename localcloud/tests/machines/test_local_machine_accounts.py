@@ -90,6 +90,7 @@ def test_a_machine_may_delete_itself_once_its_account_has_the_permission(client,
 
 def test_to_create_a_machine_takes_many_permissions(client, cloud, account):
     email, grant = account
+    cloud.call("POST", "/_berg/settings", {"grant_delay": 0, "account_delay": 0})
     machine, path = as_account(client, email), f"/zones/{ZONE}/instances"
     name = f"made-{uuid.uuid4().hex[:8]}"
     accounts = [{"email": email, "scopes": []}]

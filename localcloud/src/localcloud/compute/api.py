@@ -30,10 +30,7 @@ from localcloud.compute import (
 )
 from localcloud.compute import power as compute_power
 from localcloud.compute.checks import LINK, not_found
-from localcloud.compute.firewalls import (
-    delete_firewall,
-    insert_firewall,
-)
+from localcloud.compute.firewalls import delete_firewall, insert_firewall
 from localcloud.compute.listing import listed
 from localcloud.compute.make import make_instance
 from localcloud.compute.resources import RESOURCES, read_resource

@@ -29,6 +29,7 @@ from localcloud.machines import processes, sandbox
 log = logging.getLogger("localcloud")
 
 GRACE_SPOT, GRACE = 30.0, 120.0  # seconds between the power button and the end of power
+NODE = "goog-gke-node"  # a label of nodes of clusters
 MAINTAINED = "compute.instances.terminateOnHostMaintenance"
 
 
@@ -154,7 +155,7 @@ async def power_on(compute: Compute, instance: Instance) -> bool:
     agent = "old" if instance.plain_image else "new"
     about = (instance.name, instance.address, compute.metadata_port, image, script, agent)
     busy = compute.settings.first_boot if instance.learns or instance.plain_image else 0
-    chips = chips_on(instance, compute.sandbox)
+    chips = chips_on(instance)
     await contents.lay_out(compute, instance)
     ssds = blocks.plug_ssds(compute, instance)
     machine = sandbox.Machine(
@@ -182,7 +183,7 @@ async def power_on(compute: Compute, instance: Instance) -> bool:
     return True
 
 
-def chips_on(instance: Instance, there: sandbox.Sandbox) -> tuple[dict[str, str], list[str]]:
+def chips_on(instance: Instance) -> tuple[dict[str, str], list[str]]:
     """The variables and the PCI devices by which programs know a machine with TPUs; none for
     others.
     """
@@ -191,16 +192,6 @@ def chips_on(instance: Instance, there: sandbox.Sandbox) -> tuple[dict[str, str]
     if not generation:
         return {}, []
     variables = tpus.variables(kind, instance.group or instance.id)
-    if there.files == sandbox.PLAIN and instance.peers:
-        # The machine cannot show devices of its own. Empty variables spare JAX its retries.
-        variables |= {
-            "JAX_FORCE_TPU_INIT": "1",
-            "TPU_WORKER_ID": instance.attributes["worker-id"],
-            "TPU_WORKER_HOSTNAMES": ",".join(instance.peers.values()),
-            "MEGASCALE_COORDINATOR_ADDRESS": "",
-            "MEGASCALE_NUM_SLICES": "",
-            "MEGASCALE_SLICE_ID": "",
-        }
     return variables, [generation.device] * tpus.chips_of(kind)
 
 
@@ -223,7 +214,7 @@ async def see_end(compute: Compute, instance: Instance) -> None:
 
 
 async def end_in_time(compute: Compute, instance: Instance, ends_at: float) -> None:
-    await asyncio.sleep(max(0.0, ends_at - compute.now()))
+    await asyncio.sleep(max(0.0, ends_at - compute.now()) / compute.settings.hurry)
     if group := compute.group_of(instance):
         compute.release(group, instance.name)
         compute.save_group(group)
@@ -375,6 +366,8 @@ async def settle(compute: Compute) -> None:
             instance.resource["status"] == "PENDING"
         ):  # Google's queue survives what this one does not
             compute.forget(instance)
+        elif NODE in instance.resource.get("labels", {}):  # likewise of clusters
+            await delete(compute, instance, compute.operation_on(instance, "delete"), 0)
         elif instance.id in deletions:
             await delete(compute, instance, deletions[instance.id], 0)
         elif instance.resource["status"] != "TERMINATED":

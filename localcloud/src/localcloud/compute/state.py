@@ -159,7 +159,7 @@ class Settings:
     refill: float = 1.0  # seconds between two attempts of a group to make a member
     image_delay: float = 0.0  # seconds for which an image or a snapshot is not ready
     network_delay: float = 0.2  # seconds until a new network or subnetwork is ready
-    hurry: float = 1.0  # times as fast as on Google do waits for room run out
+    hurry: float = 1.0  # times as fast as on Google do waits for room and maxRunDuration run out
 
 
 async def _nothing(address: str) -> None: ...

@@ -17,13 +17,13 @@ import time
 import uuid
 from typing import Any
 
-from localcloud.call import Call, Cloud, Handler
+from localcloud.call import CLOUD, Call, Cloud, Handler
 from localcloud.compute import catalog
 from localcloud.container import planes
 from localcloud.container.checks import NODE_VERSION, bad, check_cluster, check_pool, filled_pool
 from localcloud.container.state import LINK, Container, shown, stamp
 from localcloud.errors import ApiError, unserved
-from localcloud.kubernetes import nodes, schema
+from localcloud.kubernetes import nodes
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
@@ -95,10 +95,6 @@ async def create(
     unserved(place not in catalog.ZONES, "clusters in several zones")
     check_cluster(wanted, project)
     name, pools = wanted["name"], wanted.pop("nodePools", None) or []
-    try:
-        schema.folder()
-    except ModuleNotFoundError as error:
-        raise ApiError(501, "notImplemented", str(error)) from None
     if (project, place, name) in container.clusters:
         message = f"Already exists: projects/{project}/locations/{place}/clusters/{name}."
         raise ApiError(409, "alreadyExists", message)
@@ -111,7 +107,7 @@ async def create(
     cluster["nodePools"] = [filled_pool(cluster, pool) for pool in pools]
     container.clusters[project, place, name] = cluster
     plane = container.plane_of(cluster)
-    await planes.open_plane(call.request, cluster)
+    await planes.start(call.request.app[CLOUD], cluster)
     show_endpoint(cluster, plane)
 
     async def work() -> dict | None:
@@ -121,9 +117,7 @@ async def create(
             cluster["statusMessage"] = error["message"]
         return error
 
-    operation = container.begin(cluster, "CREATE_CLUSTER", "", work)
-    container.save(cluster)
-    return operation
+    return container.begin(cluster, "CREATE_CLUSTER", "", work)
 
 
 def filled(project: str, place: str, wanted: dict, zones: list[str]) -> dict:
@@ -150,7 +144,6 @@ def filled(project: str, place: str, wanted: dict, zones: list[str]) -> dict:
 
 def show_endpoint(cluster: dict, plane: Any) -> None:
     """Where the API server is. Its name in DNS is the same address here, with the same certificate."""
-    cluster["_port"] = plane.port
     cluster["endpoint"] = endpoint = f"127.0.0.1:{plane.port}"
     authority = base64.b64encode((plane.folder / "ca.pem").read_bytes()).decode()
     cluster["masterAuth"] = {"clusterCaCertificate": authority}
@@ -265,9 +258,7 @@ async def create_pool(
         return error
 
     target = f"/nodePools/{pool['name']}"
-    operation = container.begin(cluster, "CREATE_NODE_POOL", target, work)
-    container.save(cluster)
-    return operation
+    return container.begin(cluster, "CREATE_NODE_POOL", target, work)
 
 
 async def drained(container: Container, cluster: dict, pools: list[dict]) -> None:

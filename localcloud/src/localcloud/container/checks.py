@@ -47,11 +47,7 @@ def check_pool(pool: dict, zone: str, project: str) -> None:
         if scope not in schema.scopes():
             raise bad(f'Invalid OAuth scope: "{scope}".')
     check_labels(config.get("resourceLabels") or {})
-    check_shutdown(config)
     check_scaling(pool)
-    management = pool.get("management") or {}
-    if not all(management.get(key, not management) for key in ("autoUpgrade", "autoRepair")):
-        raise bad("Auto_upgrade and auto_repair cannot be false when release_channel is set.")
 
 
 def check_cluster(cluster: dict, project: str) -> None:
@@ -94,19 +90,6 @@ def check_accelerators(rows: list[dict], kind: catalog.MachineType, zone: str) -
             )
     if kind.accelerator and not rows:
         raise bad(f"Machine type {kind.name} requires accelerators to be set.")
-
-
-def check_shutdown(config: dict) -> None:
-    """Graceful node shutdown: of Spot nodes alone, and for as long as those have."""
-    kubelet = config.get("kubeletConfig") or {}
-    seconds = kubelet.get("shutdownGracePeriodSeconds")
-    if seconds is None:
-        return
-    if seconds not in (0, 30, 120):
-        why = "Must be one of 0, 30, 120."
-        raise bad(f"Invalid value for shutdown_grace_period_seconds: {seconds}. {why}")
-    if not config.get("spot"):
-        raise bad("shutdown_grace_period_seconds is only supported for Spot VMs.")
 
 
 def check_scaling(pool: dict) -> None:

@@ -1,22 +1,14 @@
-"""The control planes of clusters: opened with their cluster or the server, closed and removed with
-them.
-"""
+"""The control planes of clusters: opened with their cluster, closed with it or the server."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 
-from aiohttp import web
-
-from localcloud.call import CLOUD, Cloud
+from localcloud.call import Cloud
 from localcloud.container.state import Container, key_of
 from localcloud.kubernetes import api, controllers
 from localcloud.machines import processes, sandbox
-
-
-async def open_plane(request: web.Request, cluster: dict) -> None:
-    await start(request.app[CLOUD], cluster)
 
 
 async def start(cloud: Cloud, cluster: dict) -> None:
@@ -25,18 +17,6 @@ async def start(cloud: Cloud, cluster: dict) -> None:
     plane = container.plane_of(cluster)
     container.servers[key_of(cluster)] = await api.listen(cloud, plane)
     plane.in_background(controllers.run(plane))
-
-
-async def resume(cloud: Cloud) -> None:
-    """Open every cluster, after a start of the server; operations that were under way are over."""
-    for cluster in list(cloud.container.clusters.values()):
-        if cluster.pop("_operation", None) and cluster["status"] in ("PROVISIONING", "RECONCILING"):
-            cluster["status"] = "RUNNING"
-        for pool in cluster["nodePools"]:
-            if pool["status"] == "PROVISIONING":
-                pool["status"] = "RUNNING"
-        await start(cloud, cluster)
-        cluster["_port"] = cloud.container.plane_of(cluster).port
 
 
 async def close_plane(container: Container, cluster: dict) -> None:
@@ -62,13 +42,6 @@ async def remove_plane(container: Container, cluster: dict) -> None:
     await asyncio.to_thread(sandbox.remove, container.folder_of(cluster))
 
 
-def end_orphans(container: Container) -> None:
-    """End the pods that a killed server left running."""
-    for folder in container.folder.glob("*/pods/*/*"):
-        processes.send(folder, sandbox.Sandbox(sandbox.OVERLAY), signal.SIGKILL)
-    release_nodes(container)
-
-
 def release_nodes(container: Container) -> None:
     """Let nodes go down at once: no pod runs on them."""
     for mark in (container.compute.folder.parent / "machines").glob("*/rootfs/run/pods"):
@@ -76,7 +49,15 @@ def release_nodes(container: Container) -> None:
 
 
 async def close(container: Container) -> None:
+    """End every cluster; its nodes, `power.settle` deletes with the next start."""
     for cluster in list(container.clusters.values()):
-        container.save(cluster)
         await close_plane(container, cluster)
     release_nodes(container)
+
+
+async def settle(container: Container) -> None:
+    """End the pods that a killed server left running, and forget its clusters."""
+    for folder in container.folder.glob("*/pods/*/*"):
+        processes.send(folder, container.compute.sandbox, signal.SIGKILL)
+    release_nodes(container)
+    await asyncio.to_thread(sandbox.remove, container.folder)

@@ -1,5 +1,4 @@
-"""Kubernetes Engine's state: clusters and operations, each a JSON file; control planes. Knows no
-HTTP.
+"""Kubernetes Engine's state: clusters, operations, control planes. Knows no HTTP. It ends with the server.
 
 Keys that begin with `_` are the embedded cloud's own, and no answer shows them.
 """
@@ -7,8 +6,6 @@ Keys that begin with `_` are the embedded cloud's own, and no answer shows them.
 from __future__ import annotations
 
 import asyncio
-import functools
-import json
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -33,17 +30,6 @@ class Container:
         self.operations: dict[Key, dict] = {}
         self.planes: dict[Key, Plane] = {}
         self.servers: dict[Key, web.AppRunner] = {}
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in sorted(folder.glob("*/cluster.json")):
-            cluster = json.loads(path.read_text())
-            self.clusters[key_of(cluster)] = cluster
-
-    def save(self, cluster: dict) -> None:
-        folder = self.folder_of(cluster)
-        folder.mkdir(parents=True, exist_ok=True)
-        temporary = folder / "cluster.new"
-        temporary.write_text(json.dumps(cluster))
-        temporary.replace(folder / "cluster.json")
 
     def folder_of(self, cluster: dict) -> Path:
         return self.folder / cluster["id"][:16]
@@ -59,8 +45,7 @@ class Container:
                 self.settings,
                 cluster["nodePools"],
             )
-            save = functools.partial(self.save, cluster)
-            self.planes[key] = Plane(*about, port=cluster.get("_port", 0), save_pools=save)
+            self.planes[key] = Plane(*about)
         return self.planes[key]
 
     def begin(
@@ -96,8 +81,6 @@ class Container:
             operation.update(status="DONE", endTime=stamp())
             if error:
                 operation.update(error=error, statusMessage=error["message"])
-            if key_of(cluster) in self.clusters:
-                self.save(cluster)
 
         self.compute.in_background(run())
         return dict(operation)

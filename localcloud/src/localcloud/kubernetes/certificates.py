@@ -19,9 +19,7 @@ YEARS = 5
 
 
 def make(folder: Path) -> None:
-    """Write ca.pem, cert.pem and key.pem, unless they are there."""
-    if (folder / "key.pem").exists():
-        return
+    """Write ca.pem, cert.pem and key.pem."""
     from cryptography import x509
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
 import subprocess
 from dataclasses import dataclass
@@ -24,8 +23,6 @@ from localcloud.kubernetes.running import Running
 from localcloud.machines import processes, sandbox
 
 SCRIPT = Path(__file__).with_name("container.sh")
-# images with an empty /root
-PLAIN = re.compile(r"(.*/)?(debian|ubuntu|python|busybox|alpine|nginx)([:@].*)?")
 # What containerd lets a container's root do.
 CAPABILITIES = "chown dac_override fowner fsetid kill setgid setuid setpcap net_bind_service net_raw sys_chroot mknod "
 CAPABILITIES += "audit_write setfcap"
@@ -93,8 +90,7 @@ async def start(
     mounts: list[tuple[str, str, str]],
 ) -> Running:
     node, there = node_instance(plane, pod), plane.compute.sandbox
-    is_plain = PLAIN.fullmatch(container["image"])
-    image = None if is_plain else plane.compute.images / "prepared"
+    image = plane.compute.images / "prepared"
     machine = sandbox.Machine(
         folder,
         hostname_of(pod),
@@ -122,16 +118,14 @@ async def start(
     )
 
 
-def command_line(
-    launch: Launch, there: sandbox.Sandbox, folder: Path, image: Path | None
-) -> list[str]:
+def command_line(launch: Launch, there: sandbox.Sandbox, folder: Path, image: Path) -> list[str]:
     """Return the command that makes the container's root and runs the container in it."""
     user = ["--user"] if there.user else []
     return [
         "bash",
         str(SCRIPT),
         str(folder),
-        str(image or folder / "empty"),
+        str(image),
         launch.hostname,
         launch.workdir,
         launch.capabilities,

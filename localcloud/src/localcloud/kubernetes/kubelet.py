@@ -62,21 +62,17 @@ async def keep(plane: Plane, pod: dict) -> None:
 
 async def live(plane: Plane, pod: dict) -> None:
     spec, status = pod["spec"], pod["status"]
-    if "podIP" not in status:
-        address = plane.compute.new_address()
-        node = containers.node_instance(plane, pod)
-        host = node.address if node else ""
-        status.update(
-            podIP=address,
-            podIPs=[{"ip": address}],
-            hostIP=host,
-            hostIPs=[{"ip": host}],
-            startTime=stamp(),
-        )
-    if "containerStatuses" not in status:
-        status["containerStatuses"] = [
-            waiting(row, "ContainerCreating") for row in spec["containers"]
-        ]
+    address = plane.compute.new_address()
+    node = containers.node_instance(plane, pod)
+    host = node.address if node else ""
+    status.update(
+        podIP=address,
+        podIPs=[{"ip": address}],
+        hostIP=host,
+        hostIPs=[{"ip": host}],
+        startTime=stamp(),
+        containerStatuses=[waiting(row, "ContainerCreating") for row in spec["containers"]],
+    )
     set_condition(status, "PodReadyToStartContainers", "True")
     set_ready(status)
     plane.store.put("pods", pod)
@@ -136,8 +132,8 @@ def close_status(pod: dict) -> None:
 
 
 async def run(plane: Plane, pod: dict, container: dict, row: dict) -> None:
-    """Run a container once; one that ended before this server began has run."""
-    if "terminated" not in row["state"] and (started := await begin(plane, pod, container, row)):
+    """Run a container once."""
+    if started := await begin(plane, pod, container, row):
         await ended(plane, pod, container, row, started)
 
 

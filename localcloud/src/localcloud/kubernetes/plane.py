@@ -63,7 +63,6 @@ class Plane:
     pools: list[dict]  # Google's NodePool resources, shared with the cluster's
     port: int = 0
     tasks: set[asyncio.Task] = field(default_factory=set)
-    save_pools: Callable[[], None] = lambda: None  # their sizes, which the autoscaler changes
     end_pod: Callable[..., Awaitable[None]] = None  # type: ignore[assignment]  # the kubelet's, see kubelet.py
     # what controllers remember of jobs, pools and nodes
     memory: dict[str, dict] = field(default_factory=dict)
@@ -74,7 +73,7 @@ class Plane:
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.store = Store(self.folder / "objects")
+        self.store = Store()
         self.running: dict[
             tuple[str, str], Any
         ] = {}  # (pod's uid, container) -> what kubelet.py runs

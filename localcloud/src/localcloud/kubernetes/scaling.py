@@ -98,7 +98,6 @@ def for_pod(plane: Plane, pod: dict) -> list[dict]:
         plane.event(pod, "TriggeredScaleUp", message, by=BY)
         if trouble is None:
             pool["_size"] = size
-            plane.save_pools()
             return [node]
         memory["until"] = time.monotonic() + plane.settings.scale_retry
         words = WORDS.get(trouble["code"], f"GCE error: {trouble['message']}")

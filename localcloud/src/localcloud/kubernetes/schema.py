@@ -31,11 +31,7 @@ OF_QUANTITIES = ("limits", "requests", "capacity", "allocatable", "hard", "overh
 
 @lru_cache
 def folder() -> Path:
-    try:
-        files = importlib.metadata.files("lightkube-models") or []
-    except importlib.metadata.PackageNotFoundError:
-        text = "No module named 'lightkube.models', which clusters of the embedded cloud check objects with"
-        raise ModuleNotFoundError(f"{text}: pip install '/path/to/localcloud'") from None
+    files = importlib.metadata.files("lightkube-models") or []
     return next(Path(str(file.locate())).parent for file in files if file.name == "core_v1.py")
 
 

@@ -1,5 +1,4 @@
-"""What a cluster knows: its objects, and what happened to them. On disk one file an object, but for
-events.
+"""What a cluster knows: its objects, and what happened to them.
 
 An object in `rows` belongs to the controllers, which change it and `put` it; readers get what was
 last put.
@@ -11,31 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import json
-from pathlib import Path
 
 from localcloud.kubernetes import selectors
 from localcloud.kubernetes.kinds import KINDS, key_of
 
-GAP = 1000  # between the versions before and after a start of the server
-
 
 class Store:
-    def __init__(self, folder: Path):
-        self.folder = folder
+    def __init__(self) -> None:
         self.rows: dict[str, dict[tuple[str, str], dict]] = {plural: {} for plural in KINDS}
         self.shown: dict[str, dict[tuple[str, str], dict]] = {plural: {} for plural in KINDS}
         self.changed = asyncio.Event()  # replaced whenever anything changes
         self.version = 100
-        self.load()
-
-    def load(self) -> None:
-        for plural in KINDS:
-            for path in (self.folder / plural).glob("*.json"):
-                thing = json.loads(path.read_text())
-                self.rows[plural][key_of(thing)] = thing
-                self.shown[plural][key_of(thing)] = copy.deepcopy(thing)
-                self.version = max(self.version, int(thing["metadata"]["resourceVersion"]) + GAP)
 
     def put(self, plural: str, thing: dict, event: str = "MODIFIED") -> None:
         """Make a change known. One to an object that is gone meanwhile, or that changes nothing, is
@@ -52,17 +37,10 @@ class Store:
         self.version += 1
         meta["resourceVersion"] = str(self.version)
         new = copy.deepcopy(thing)
-        path = self.folder / plural / f"{'_'.join(key)}.json"
         if event == "DELETED":
             del self.rows[plural][key], self.shown[plural][key]
-            path.unlink(missing_ok=True)
         else:
             self.rows[plural][key], self.shown[plural][key] = thing, new
-            if plural != "events":
-                path.parent.mkdir(parents=True, exist_ok=True)
-                temporary = path.with_suffix(".new")
-                temporary.write_text(json.dumps(new))
-                temporary.replace(path)
         self.notify()
 
     def notify(self) -> None:
