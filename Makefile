@@ -4,7 +4,7 @@ SEED ?= 1
 MINUTES ?= 2
 REPEATS ?= 3
 # Tests wait some of the time: more processes than processors are a little quicker.
-PROCESSES ?= 3
+PROCESSES ?= 5
 VENV := .venv
 BIN := $(VENV)/bin
 

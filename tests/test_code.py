@@ -123,6 +123,7 @@ def test_code_that_cannot_be_taken_is_refused(cloud: Cloud, project: Path, tmp_p
     refused("git is not installed", PATH=str(tmp_path / "bin"))
 
 
+@pytest.mark.slow
 def test_filters_of_a_repository_in_the_repository_start_nothing(
     cloud: Cloud, project: Path, tmp_path: Path
 ) -> None:

@@ -132,6 +132,7 @@ def test_what_a_lock_has_and_uv_leaves_out_is_named_with_its_option(
     assert left_out("") == left_out('[project]\nname = "x"\n') == []
 
 
+@pytest.mark.slow
 def test_submodules_are_sent_as_they_are_here(cloud: Cloud, project: Path, submodule: Path) -> None:
     (submodule / "core.py").write_text("print('changed')\n")
     words = ["-n", "inner", "--wait", "python3 libs/core/core.py; git -C libs/core log --format=%s"]

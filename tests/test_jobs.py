@@ -23,6 +23,7 @@ sys.exit(3 if sys.argv[1] == "2" else 0)
 CPU = ["run", "-g", "0"]
 
 
+@pytest.mark.slow
 def test_a_sweep_is_shown_and_fetched_with_its_table(
     cloud: Cloud, project: Path, tmp_path: Path
 ) -> None:

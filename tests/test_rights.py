@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from conftest import Cloud, commit
 
 ATTACK = """\
@@ -27,6 +28,7 @@ print("found", json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_the_token_of_a_machine_may_do_little(cloud: Cloud, project: Path) -> None:
     secrets = "/secretmanager/v1/projects/berg-local/secrets"
     body = {"replication": {"automatic": {}}}

@@ -48,6 +48,7 @@ def test_no_room_and_no_quota_name_what_was_tried(cloud: Cloud, project: Path, f
     assert "us-central1-c: " not in said.partition("none was")[2], "a quota is that of a region"
 
 
+@pytest.mark.slow
 def test_a_devbox_whose_zone_is_full_says_so_and_keeps_its_disk(
     cloud: Cloud, project: Path
 ) -> None:

@@ -3,9 +3,11 @@
 import json
 from pathlib import Path
 
+import pytest
 from conftest import Cloud
 
 
+@pytest.mark.slow
 def test_weeks_and_what_costs_money_now(cloud: Cloud, project: Path) -> None:
     def now() -> dict[str, tuple[str, float]]:
         listed = json.loads(cloud.run("costs", "--json").out)["now"]

@@ -3,11 +3,13 @@
 import json
 from pathlib import Path
 
+import pytest
 from conftest import Cloud
 
 TRAIN = "echo '{\"loss\": %s}' > $BERG_RESULTS_DIR/metrics.jsonl"
 
 
+@pytest.mark.slow
 def test_two_jobs_differ_in_command_code_environment_and_metrics(
     cloud: Cloud, project: Path
 ) -> None:

@@ -115,6 +115,7 @@ def test_disks_groups_and_templates_that_nothing_uses_go(cloud: Cloud, project: 
     assert not [*google.items(config, "/global/instanceTemplates")]
 
 
+@pytest.mark.slow
 def test_a_machine_that_may_not_delete_itself_is_named_until_somebody_does(
     cloud: Cloud, project: Path
 ) -> None:

@@ -21,6 +21,7 @@ def samples(cloud: Cloud, job: str, machine: str, *ages: float) -> None:
     cloud.bucket.write(name, "".join(lines).encode())
 
 
+@pytest.mark.slow
 def test_machines_of_a_job_and_of_a_user(cloud: Cloud, project: Path) -> None:
     assert cloud.run("run", "-g", "0", "-n", "seen", "sleep 900", cwd=project).code == 0
     samples(cloud, "seen", "seen", 3000, 60, -300)  # newer than those that it writes itself

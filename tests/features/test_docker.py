@@ -69,6 +69,7 @@ def push(cloud: Cloud, image: str, text: str) -> str:
     return str(sent.headers["Docker-Content-Digest"])
 
 
+@pytest.mark.slow
 def test_machines_pull_the_image_that_the_tag_named_at_the_submit(
     cloud: Cloud, boxed: Path
 ) -> None:

@@ -28,6 +28,7 @@ def test_jobs_that_wait_run_when_there_is_room(cloud: Cloud, project: Path) -> N
         assert done.code == 0, f"{name}: {done.err} {cloud.log(name)}"
 
 
+@pytest.mark.slow
 def test_a_reservation_names_its_zone_and_what_it_is_for(cloud: Cloud, project: Path) -> None:
     zone = "us-central1-c"
     kind = {"machineType": "n1-standard-8"}

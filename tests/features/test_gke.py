@@ -40,6 +40,7 @@ def log(cloud: Cloud, name: str) -> str:
     return cloud.log(name) + str([*pods.machines(cloud.config, name)])
 
 
+@pytest.mark.slow
 def test_a_job_runs_in_a_pod_with_its_secret(cluster: Cloud, project: Path) -> None:
     words = ["-n", "pod1", "--secret", "TOKEN", "--env", "EXPECTED=hunter2", "--wait"]
     cmd = 'test "$TOKEN" = "$EXPECTED-x" && python3 train.py >$BERG_RESULTS_DIR/out && exit 7'

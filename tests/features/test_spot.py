@@ -8,9 +8,11 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from conftest import Cloud
 
 
+@pytest.mark.slow
 def test_files_that_a_restart_will_not_find_are_named_while_it_runs(
     cloud: Cloud, project: Path
 ) -> None:
@@ -25,6 +27,7 @@ def test_files_that_a_restart_will_not_find_are_named_while_it_runs(
     assert cloud.run("kill", "spot-outputs", "--now").code == 0
 
 
+@pytest.mark.slow
 def test_a_submit_that_slept_leaves_its_job_alone_that_has_ended(
     cloud: Cloud, project: Path
 ) -> None:

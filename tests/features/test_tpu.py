@@ -76,6 +76,7 @@ def test_names_that_mean_nothing_or_two_things(text: str, reason: str) -> None:
         tpu.parse(text)
 
 
+@pytest.mark.slow
 def test_a_slice_runs_the_command_on_each_worker_and_goes(cloud: Cloud, project: Path) -> None:
     done = cloud.run("run", "--tpu", "v6e-8", "-n", "pod", WORKER, cwd=project)
     assert done.code == 0, done.err
