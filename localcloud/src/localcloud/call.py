@@ -65,10 +65,10 @@ class Cloud:
     secrets: Secrets
     iam: Iam
     faults: Faults
-    monitoring: Monitoring = None  # type: ignore[assignment]
-    artifacts: Artifacts = None  # type: ignore[assignment]
-    compute: Compute = None  # type: ignore[assignment]  # some tests serve buckets alone
-    container: Container = None  # type: ignore[assignment]  # as for compute
+    monitoring: Monitoring
+    artifacts: Artifacts
+    compute: Compute
+    container: Container
     requests: RequestLog = field(default_factory=RequestLog)
     link: Link = field(default_factory=Link)
 

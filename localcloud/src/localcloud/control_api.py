@@ -117,28 +117,15 @@ async def set_stockout(cloud: Cloud, name: str, body: dict) -> dict:
 
 
 async def change_settings(cloud: Cloud, name: str, body: dict) -> dict:
-    settings = cloud.compute.settings if cloud.compute else None
-    holders = [
-        cloud.storage,
-        cloud.iam,
-        cloud.link,
-        *([settings, cloud.container.settings] if settings else []),
-    ]
-    for key, value in body.items():
-        holder = next(
-            (each for each in holders if key in SETTINGS.get(type(each).__name__, vars(each))), None
-        )
-        if holder is None:
-            raise ApiError(400, "invalid", f"Unknown setting: {key}")
-        setattr(holder, key, value if value is None else float(value))
-    return {
-        **({**vars(settings), **vars(cloud.container.settings)} if settings else {}),
-        **{name: getattr(cloud.link, name) for name in SETTINGS["Link"]},
-        "write_interval": cloud.storage.write_interval,
-        "grant_delay": cloud.iam.grant_delay,
-        "account_delay": cloud.iam.account_delay,
-        "enable_delay": cloud.iam.enable_delay,
+    kinds = (cloud.storage, cloud.iam, cloud.link, cloud.compute.settings, cloud.container.settings)
+    holders = {
+        name: each for each in kinds for name in SETTINGS.get(type(each).__name__, vars(each))
     }
+    for key, value in body.items():
+        if key not in holders:
+            raise ApiError(400, "invalid", f"Unknown setting: {key}")
+        setattr(holders[key], key, value if value is None else float(value))
+    return {name: getattr(holder, name) for name, holder in holders.items()}
 
 
 async def list_instances(cloud: Cloud, name: str, body: dict) -> dict:

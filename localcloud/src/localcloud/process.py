@@ -23,9 +23,8 @@ from aiohttp import web
 from localcloud import guide
 from localcloud.call import Cloud
 from localcloud.compute import groups, power, resize_requests
-from localcloud.compute.state import Compute, Settings
+from localcloud.compute.state import Settings
 from localcloud.container import planes
-from localcloud.container.state import Container
 from localcloud.control import write_json
 from localcloud.machines import image, sshd, tunnel
 from localcloud.machines import sandbox as machines
@@ -46,11 +45,9 @@ def run(options: argparse.Namespace) -> None:
 
 async def serve(options: argparse.Namespace) -> None:
     folder = options.folder.resolve()
-    cloud = open_cloud(folder, options.port, options.project)
     settings = Settings(options.grace, options.delay)
-    compute = Compute(folder / "compute", cloud.projects, cloud.faults, settings)
-    cloud.compute = compute
-    cloud.container = Container(folder / "kubernetes", compute)
+    cloud = open_cloud(folder, options.port, options.project, settings)
+    compute = cloud.compute
     compute.sandbox = sandbox_of(folder)
     metadata = MetadataServer(compute, cloud.tokens)
     await metadata.start()

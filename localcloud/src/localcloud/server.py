@@ -22,7 +22,9 @@ from localcloud.billing import api as billing_api
 from localcloud.call import CLOUD, Cloud, cut
 from localcloud.compute import api as compute_api
 from localcloud.compute.routers import reaches_google
+from localcloud.compute.state import Compute, Settings
 from localcloud.container import api as container_api
+from localcloud.container.state import Container
 from localcloud.dispatch import (
     HANDLERS,
     MAX_JSON_BODY,
@@ -46,21 +48,26 @@ from localcloud.storage import api as storage_api
 from localcloud.storage.state import Storage
 
 
-def open_cloud(folder: Path, port: int = 0, project: str = "berg-local") -> Cloud:
+def open_cloud(folder: Path, port: int, project: str, settings: Settings | None = None) -> Cloud:
     """Open the cloud whose state is in `folder`, or make a new one with one project."""
     folder.mkdir(parents=True, exist_ok=True)
     saved = folder / "projects.json"
     projects = json.loads(saved.read_text()) if saved.exists() else {}
-    storage, secrets, tokens = (
+    faults, tokens = Faults(), Tokens(folder)
+    compute = Compute(folder / "compute", projects, faults, settings or Settings())
+    cloud = Cloud(
+        folder,
+        port,
+        projects,
+        tokens,
         Storage(folder / "storage"),
         Secrets(folder / "secrets"),
-        Tokens(folder),
-    )
-    iam = Iam(folder, projects, lambda: {LAPTOP, *tokens.state["refresh_tokens"]})
-    cloud = Cloud(folder, port, projects, tokens, storage, secrets, iam, Faults())
-    cloud.monitoring, cloud.artifacts = (
+        Iam(folder, projects, lambda: {LAPTOP, *tokens.state["refresh_tokens"]}),
+        faults,
         Monitoring(folder / "monitoring"),
         Artifacts(folder / "artifacts"),
+        compute,
+        Container(folder / "kubernetes", compute),
     )
     if project not in projects:
         cloud.add_project(project)
@@ -70,7 +77,7 @@ def open_cloud(folder: Path, port: int = 0, project: str = "berg-local") -> Clou
 def make_app(cloud: Cloud) -> web.Application:
     """Return the application that serves `cloud`."""
     far = distance.middleware(cloud.link, cloud.tokens)
-    app = web.Application(client_max_size=MAX_JSON_BODY, middlewares=[far])
+    app = web.Application(client_max_size=MAX_JSON_BODY, middlewares=[far, network])
     app[CLOUD] = cloud
     app[HANDLERS] = {}
     modules = (
@@ -81,18 +88,16 @@ def make_app(cloud: Cloud) -> web.Application:
         services,
         billing_api,
         monitoring_api,
+        artifacts_api,
+        compute_api,
+        container_api,
     )
-    for module in (*modules, artifacts_api):
+    for module in modules:
         app[HANDLERS].update(module.handlers(cloud))
-    if cloud.compute is not None:
-        app[HANDLERS].update(compute_api.handlers(cloud))
-        app[HANDLERS].update(container_api.handlers(cloud))
-        cloud.compute.account_exists = lambda email: cloud.iam.account(email) is not None
-        cloud.compute.account_is_known = cloud.iam.is_known
-        app.middlewares.append(network)
+    cloud.compute.account_exists = lambda email: cloud.iam.account(email) is not None
+    cloud.compute.account_is_known = cloud.iam.is_known
     app.router.add_post("/token", functools.partial(oauth.token, cloud.tokens, cloud.iam))
-    if cloud.compute is not None:
-        app.router.add_get("/v4/connect", connect_tunnel)
+    app.router.add_get("/v4/connect", connect_tunnel)
     app.add_routes([_guarded(cloud, route) for route in control_api.routes(cloud)])
     app.router.add_route("*", "/v2/{path:.*}", registry.serve)
     app.router.add_route("*", "/{path:.*}", api)

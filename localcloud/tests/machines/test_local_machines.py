@@ -48,11 +48,9 @@ def boot(tmp_path, sandbox):
     """Boot a machine that runs a script; ended afterwards whatever the test did."""
     booted = []
 
-    def boot(
-        script: str | None, name: str = "box", agent: str = "old", **more: bool
-    ) -> machines.Machine:
+    def boot(script: str | None, name: str = "box", **more: bool) -> machines.Machine:
         folder = tmp_path / name
-        machine = machines.Machine(folder, name, "127.0.0.1", 9, None, script, agent, **more)
+        machine = machines.Machine(folder, name, "127.0.0.1", 9, None, script, **more)
         process = machines.boot(machine, sandbox)
         booted.append((folder, process))
         assert processes.wait_for_boot(folder, process), console(machine)
@@ -271,12 +269,6 @@ def test_the_users_home_is_out_of_reach(boot, sandbox):
 def test_the_servers_python_runs_inside(boot, sandbox):
     script = f"#!/bin/bash\n{sys.prefix}/bin/python -c 'import google.auth; print(google.auth.__name__)'\n"
     console_with(boot(script), "startup-script: google.auth")
-
-
-def test_both_guest_agents_have_their_lines_on_the_console(boot):
-    console_with(boot("#!/bin/bash\necho hello\n"), "]: startup-script: hello\n")
-    line = ']: Metadata key("startup-script"), command("/bin/bash"): hello\n'
-    console_with(boot("#!/bin/bash\necho hello\n", "newer", "new"), line)
 
 
 # Notes when it hears SIGTERM, and whether its output was still read by then.

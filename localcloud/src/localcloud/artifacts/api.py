@@ -1,6 +1,6 @@
-"""Handlers of the Artifact Registry methods: repositories of container images are made and read.
+"""The handler of the Artifact Registry method that makes repositories of container images.
 
-An operation is done at once. Not covered: other formats than DOCKER, lists, deletion, what is in a repository.
+An operation is done at once. Not covered: other formats than DOCKER, other methods, what is in a repository.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ TYPE = "type.googleapis.com/google.devtools.artifactregistry.v1."
 def handlers(cloud: Cloud) -> dict[str, Handler]:
     """Return the handler of every method that is served, by method id."""
     prefix = "artifactregistry.projects.locations.repositories."
-    table = {"create": create, "get": get}
-    return {prefix + verb: functools.partial(each, cloud) for verb, each in table.items()}
+    return {f"{prefix}create": functools.partial(create, cloud)}
 
 
 def full_name(cloud: Cloud, call: Call, name: str) -> str:
@@ -60,10 +59,3 @@ async def create(cloud: Cloud, call: Call) -> dict:
         "done": True,
         "response": {"@type": f"{TYPE}Repository", **row},
     }
-
-
-async def get(cloud: Cloud, call: Call) -> dict:
-    found = cloud.artifacts.repositories.get(full_name(cloud, call, call.params["name"]))
-    if found is None:
-        raise ApiError(404, "notFound", "Requested entity was not found.")
-    return found

@@ -152,8 +152,7 @@ async def power_on(compute: Compute, instance: Instance) -> bool:
     await compute.open_address(instance.address)
     folder = compute.machine_folder(instance)
     script = instance.metadata(compute.common_metadata(instance.project)).get("startup-script")
-    agent = "old" if instance.plain_image else "new"
-    about = (instance.name, instance.address, compute.metadata_port, image, script, agent)
+    about = (instance.name, instance.address, compute.metadata_port, image, script)
     busy = compute.settings.first_boot if instance.learns or instance.plain_image else 0
     chips = chips_on(instance)
     await contents.lay_out(compute, instance)

@@ -1,12 +1,11 @@
 #!/bin/bash
 # Boots one machine: builds its root file system, moves into it, and is its first process from then on.
 #
-#   unshare --mount --uts --ipc --pid --fork boot.sh overlay FOLDER IMAGE NAME new|old BIND...
-#   boot.sh plain FOLDER IMAGE NAME new|old
+#   unshare --mount --uts --ipc --pid --fork boot.sh overlay FOLDER IMAGE NAME BIND...
+#   boot.sh plain FOLDER IMAGE NAME
 #
 # FOLDER is prepared by sandbox.py: rootfs/ (the skeleton), upper/ and work/ (for overlays), serial.log
-# (standard output here: the serial console). IMAGE holds the image's /root. `new` and `old` are the guest agents
-# whose lines the console shows. Each BIND is a host folder that the machine sees read-only at the same path: the
+# (standard output here: the serial console). IMAGE holds the image's /root. Each BIND is a host folder that the machine sees read-only at the same path: the
 # python that berg itself runs on.
 #
 # SIGTERM is the power button: what follows is what systemd does on Google's images. At once the reader of the
@@ -156,16 +155,14 @@ say() { # MESSAGE: one line on the console, as the guest environment of Google's
 # Copies a script's output to the console, as Google's runner does. Like that one it gives up at a line over 64 KB, and
 # the script then writes into a closed pipe.
 console() { # SCRIPT-NAME
-    local line prefix="Metadata key(\"$1\"), command(\"/bin/bash\")"
-    local LC_ALL=C
-    [[ $agent == new ]] || prefix=$1
+    local line LC_ALL=C
     trap - TERM
     while IFS= read -r -n 65536 line || [[ -n $line ]]; do
         if ((${#line} == 65536)); then
             say "$1: bufio.Scanner: token too long"
             return
         fi
-        say "$prefix: $line"
+        say "$1: $line"
     done
 }
 
@@ -263,8 +260,8 @@ power_off() {
 }
 
 main() {
-    mode=$1 folder=$2 image=$3 machine_name=$4 agent=$5
-    shift 5
+    mode=$1 folder=$2 image=$3 machine_name=$4
+    shift 4
     trap power_off TERM
     exec {idle}<> <(:)
     to_console='' reader='' services=''

@@ -123,7 +123,6 @@ class Machine:
     metadata_port: int
     image: Path | None  # the image's /root; None for an empty one
     startup_script: str | None
-    agent: str = "new"  # or "old": Google's guest agent, whose lines the console shows
     variables: dict[str, str] = field(default_factory=dict)  # more of its environment
     # PCI devices of Google's, which take the place of the host's
     devices: list[str] = field(default_factory=list)
@@ -154,7 +153,6 @@ def boot(machine: Machine, sandbox: Sandbox) -> subprocess.Popen[bytes]:
         str(machine.image or machine.folder / "empty"),
         machine.name,
     ]
-    command.append(machine.agent)
     if sandbox.files != PLAIN:
         user = ["--user", "--map-root-user"] if sandbox.user else []
         flags = ["--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child"]

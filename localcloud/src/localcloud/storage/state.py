@@ -82,9 +82,6 @@ class Storage:
         for path in (self.folder / "uploads").iterdir():  # what an earlier process left unfinished
             path.unlink()
 
-    def close(self) -> None:
-        self.db.close()
-
     def next_generation(self) -> int:
         """Microseconds since 1970, but always greater than any before."""
         self.last_generation = max(int(self.now() * 1e6), self.last_generation + 1)
