@@ -32,6 +32,7 @@ SYSTEM = "system"  # the pool of one small node, for Kubernetes itself
 MERGE = "application/merge-patch+json"
 TIMEOUT = (10, 60)  # seconds to connect and to answer
 SOON = 10  # seconds for which a list is asked for again, so that no cluster holds up the others
+NEW = 90  # seconds until a new account is known everywhere
 SETTLING = 3000  # seconds for an operation: a cluster takes ten minutes, one without room 40
 EXEC = "client.authentication.k8s.io/v1beta1"
 
@@ -102,9 +103,10 @@ def find(config: Config, name: str) -> Row:
 def change(config: Config, place: str, method: str, path: str, body: Any, what: str) -> None:
     """Change a cluster, after what Google does to it already, and wait until it is done.
 
-    Google does one thing at a time to a cluster, and nothing can cancel it.
+    Google does one thing at a time to a cluster, and nothing can cancel it. It may not know an account
+    yet that `berg init` has just made.
     """
-    end = time.monotonic() + SETTLING
+    began = time.monotonic()
     while True:
         settle(config, place)
         try:
@@ -113,7 +115,9 @@ def change(config: Config, place: str, method: str, path: str, body: Any, what: 
         except GoogleError as error:
             if error.status == 404 and method == "DELETE":
                 return
-            if "incompatible operation" not in error.message or time.monotonic() > end:
+            is_busy = "incompatible operation" in error.message
+            is_unknown = "Service account" in error.message
+            if time.monotonic() > began + (SETTLING if is_busy else NEW if is_unknown else 0):
                 raise
             time.sleep(2)
     wait(config, place, operation, what)
