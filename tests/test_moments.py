@@ -1,6 +1,7 @@
 """The folder of results, without a machine around it."""
 
 import contextlib
+import os
 import sqlite3
 import time
 from pathlib import Path
@@ -54,6 +55,23 @@ def test_what_could_not_be_deleted_is_deleted_at_the_next_try(cloud: Cloud, tmp_
     finally:
         cloud.call("DELETE", "/_berg/faults")
     assert cloud.read("berg_results/held/file") == b""
+
+
+def test_a_restored_file_has_its_time_and_mode(cloud: Cloud, tmp_path: Path) -> None:
+    """A program that looks for its newest checkpoint finds the same one."""
+    place, times = (cloud.bucket, "berg_results/", "aged", "aged", "0"), {"new": 2e9, "old": 1e9}
+    mirror = Mirror(str(tmp_path / "1"), *place)
+    mirror.restore()
+    (tmp_path / "1/aged").mkdir()
+    for name, at in times.items():
+        (tmp_path / "1/aged" / name).write_text(name)
+        (tmp_path / "1/aged" / name).chmod(0o755)
+        os.utime(tmp_path / "1/aged" / name, (at, at))
+    assert mirror.sync()
+    assert Mirror(str(tmp_path / "2"), *place, attempt=2).restore() == 2
+    for name, at in times.items():
+        about = (tmp_path / "2/aged" / name).stat()
+        assert (about.st_mtime, about.st_mode & 0o777) == (at, 0o755)
 
 
 def test_a_log_that_is_begun_again_before_the_next_moment(cloud: Cloud, tmp_path: Path) -> None:
