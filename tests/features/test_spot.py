@@ -9,7 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import Cloud
+from conftest import Cloud, until
+
+from berg import gce
 
 
 @pytest.mark.slow
@@ -25,6 +27,28 @@ def test_files_that_a_restart_will_not_find_are_named_while_it_runs(
         time.sleep(0.5)
     assert "/outputs: 1 file," in cloud.log("spot-outputs")
     assert cloud.run("kill", "spot-outputs", "--now").code == 0
+
+
+@pytest.mark.slow
+def test_a_job_whose_machine_google_took_is_not_lost_while_there_is_no_room(
+    cloud: Cloud, project: Path
+) -> None:
+    late = "import berg.job; berg.job.SILENT = 0; from berg.cli import main; main()"
+    own = {**os.environ, "HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
+    words = ["-n", "comes-back", "--spot", "sleep 300"]
+    assert cloud.run("run", "-g", "0", *words, cwd=project).code == 0
+    until(lambda: b'"RUNNING"' in cloud.read(".berg/jobs/comes-back_state.json"))
+    cloud.call("POST", "/_berg/stockout", {})
+    try:
+        (machine,) = gce.machines(cloud.config, "comes-back")
+        cloud.call("POST", f"/_berg/instances/{machine.name}/crash", {})
+        until(lambda: not any(each.is_on for each in gce.machines(cloud.config, "comes-back")))
+        listed = subprocess.check_output([sys.executable, "-c", late, "list", "--json"], env=own)
+    finally:
+        cloud.call("POST", "/_berg/stockout", {"on": False})
+    (row,) = [row for row in json.loads(listed) if row["name"] == "comes-back"]
+    assert row["state"] == "RUNNING", row
+    assert cloud.run("kill", "-y", "--now", "comes-back").code == 0
 
 
 @pytest.mark.slow
