@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from conftest import Cloud
 
+from berg import job as jobs
+from berg.job import State
+
 CPU = ["run", "-g", "0", "-n"]
 
 
@@ -28,6 +31,17 @@ def test_a_folder_of_results_has_one_live_job(cloud: Cloud, project: Path) -> No
     assert cloud.run(*CPU, "wants", "-r", "held/on", *plan, cwd=project).code == 0
     assert cloud.run("kill", "-y", "--now", "holds").code == 0
     assert cloud.run(*CPU, "wants", "-r", "held/one", *plan, cwd=project).code == 0
+
+
+def test_results_in_a_folder_of_a_job_that_is_deleted_stay(cloud: Cloud) -> None:
+    cloud.bucket.write("berg_results/top/inner/model", b"1", 0)
+    times = {"SUCCEEDED": jobs.now()}
+    for name, folder in (("outer", "top"), ("inner", "top/inner")):
+        ended = State(name, "SUCCEEDED", results=folder, created_at=jobs.now(), times=times)
+        jobs.write_state(cloud.bucket, ended, 0)
+    done = cloud.run("rm", "-y", "outer")
+    assert done.code == 0 and "berg_results/top stays: inner has it as well" in done.err, done.err
+    assert cloud.read("berg_results/top/inner/model") == b"1"
 
 
 @pytest.mark.slow
@@ -88,14 +102,14 @@ def test_what_is_edited_here_stays_and_what_the_job_deleted_is_moved(
     assert cloud.run(*CPU, "edits", "--wait", "bash job.sh", cwd=project).code == 3
     assert cloud.run("fetch", "edits", str(here)).code == 0
     (first, *_) = reversed(json.loads(cloud.run("show", "edits", "--views", "--json").out))
-    (here / "a").write_text("mine\n")
+    (here / "a").write_text("9\n")  # as long as it was
     (here / "own").write_text("never fetched\n")
     time.sleep(1.1)  # a moment is named by its second
     assert cloud.run("run", "--resume", "edits", "--wait", cwd=project).code == 0
     done = cloud.run("fetch", "edits", str(here))
     assert done.code == 0 and "your version is now a.~1~" in done.err, done.err
     read = {p.name: p.read_text() for p in here.iterdir() if p.is_file() and p.name[0] not in ".b"}
-    assert read == {"a": "2\n", "a.~1~": "mine\n", "own": "never fetched\n"}, done.err
+    assert read == {"a": "2\n", "a.~1~": "9\n", "own": "never fetched\n"}, done.err
     assert (here / "b").read_text() == "2\n" and (here / "dir/link").read_text() == "2\n"
     assert (tmp_path / "here.deleted/gone").read_text() == "x\n"
     then = tmp_path / "then"
