@@ -19,7 +19,7 @@ wheel: $(VENV)/demo
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist . ./localcloud
 	@ls dist/*.whl
 
-# What works is tried in four minutes; PYTEST=tests/test_jobs.py for the tests of Berg alone that it names.
+# What works, in some five minutes; PYTEST=tests/test_jobs.py for the tests of Berg alone that it names.
 test: $(VENV)/test
 	$(BIN)/pytest -q -n $(PROCESSES) --dist worksteal -m "not slow" $(PYTEST)
 	$(if $(PYTEST),,$(MAKE) -C localcloud test PYTHON=$(PYTHON))

@@ -171,7 +171,8 @@ def take(folder: Path, revision: str = "", is_foreign: bool = False) -> Snapshot
         snapshot = take_one(folder, revision)
         rows = entries(snapshot.root, snapshot.commit)
         has_submodules = SUBMODULE in {mode for _, mode, _ in rows}
-        own = staged_submodules(snapshot.root) if has_submodules else set()
+        staged = git(snapshot.root, "ls-files", "-z", "--stage", ":/") if has_submodules else ""
+    own = {row.partition("\t")[2] for row in staged.split("\0") if row.startswith(SUBMODULE)}
     for path, mode, commit in rows:
         if mode != SUBMODULE:
             snapshot.files.append(path)
@@ -188,12 +189,6 @@ def take(folder: Path, revision: str = "", is_foreign: bool = False) -> Snapshot
         snapshot.files += [f"{path}/{each}" for each in inner.files]
         snapshot.missing += [f"{path}/{each}" for each in inner.missing]
     return snapshot
-
-
-def staged_submodules(root: Path) -> set[str]:
-    """The paths of submodules of the user's own index."""
-    rows = git(root, "ls-files", "-z", "--stage", ":/").split("\0")
-    return {row.partition("\t")[2] for row in rows if row.startswith(SUBMODULE)}
 
 
 @contextlib.contextmanager
@@ -492,10 +487,10 @@ def uv() -> bytes:
 def provide(bucket: Bucket) -> dict[str, str]:
     """Send what the bucket lacks of this; return what the metadata of a machine say of it."""
     facts = {"berg-packages": " ".join(f"{name}=={version(name)}" for name in PACKAGES)}
-    parts = {"berg-dist": ("berg-{}.zip", package()), "berg-uv": (f"uv-{version('uv')}-{{}}", uv())}
-    for key, (name, content) in parts.items():
+    parts = ("berg-dist", "berg", ".zip", package()), ("berg-uv", f"uv-{version('uv')}", "", uv())
+    for key, name, ending, content in parts:
         digest = hashlib.sha256(content).hexdigest()
-        object = f".berg/dist/{name.format(digest[:12])}"
+        object = f".berg/dist/{name}-{digest[:12]}{ending}"
         there = bucket.get(object)
         if not there or there.crc != google_crc32c.value(content):  # somebody has replaced it
             generation = there.generation if there else 0

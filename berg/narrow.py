@@ -25,9 +25,9 @@ class Left:
 def load() -> tuple[Any, Any]:
     """The modules of the client of instances, and of types; for a process that imports no more of the package."""
     empty(PACKAGE)
-    types = empty(f"{PACKAGE}.types")
+    types: Any = empty(f"{PACKAGE}.types")
     fill(empty(f"{PACKAGE}.types.compute"))
-    execute(types)
+    types.__spec__.loader.exec_module(types)
     return importlib.import_module(f"{PACKAGE}.services.instances"), types
 
 
@@ -37,11 +37,6 @@ def empty(name: str) -> ModuleType:
     assert spec
     sys.modules[name] = importlib.util.module_from_spec(spec)
     return sys.modules[name]
-
-
-def execute(module: ModuleType) -> None:
-    assert module.__spec__ and module.__spec__.loader
-    module.__spec__.loader.exec_module(module)
 
 
 def fill(module: ModuleType) -> None:

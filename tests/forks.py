@@ -11,16 +11,17 @@ FORKS.set_forkserver_preload(["imported"])
 
 def berg(words: list[str], cwd: Path, env: dict[str, str], out: Path, err: Path) -> int:
     """Run `berg WORDS`, with nothing to read, until it ends; return its exit code."""
-    process = FORKS.Process(target=_be_berg, args=(words, cwd, env, out, err))
+    process = FORKS.Process(target=become, args=(words, cwd, env, out, err))
     process.start()
-    process.join(300)
+    process.join(200)
     if process.exitcode is None:
         process.kill()
         raise TimeoutError(f"berg {' '.join(words)}")
     return process.exitcode
 
 
-def _be_berg(words: list[str], cwd: Path, env: dict[str, str], out: Path, err: Path) -> None:
+def become(words: list[str], cwd: Path, env: dict[str, str], out: Path, err: Path) -> None:
+    """What the forked process does."""
     from berg.cli import main
 
     os.environ.clear()
