@@ -83,9 +83,12 @@ class Section(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        data = os.pread(self.file.fileno(), min(len(buffer), self.end - self.at), self.at)
-        if not data and self.at < self.end and len(buffer):
-            raise Changed("the file became shorter")
+        size, data = min(len(buffer), self.end - self.at), b""
+        while len(data) < size:  # a write of Google's library ends with an error at a short read
+            more = os.pread(self.file.fileno(), size - len(data), self.at + len(data))
+            if not more:
+                raise Changed("the file became shorter")
+            data += more
         buffer[: len(data)] = data
         self.at += len(data)
         self.check(len(data))

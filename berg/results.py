@@ -693,8 +693,6 @@ class Mirror:
                 if pin.size <= SMALL:
                     data = file.read(pin.size)
                     check(0)
-                    if len(data) < pin.size:
-                        raise Changed("the file became shorter")
                     made = self.bucket.put_bytes(name, data, generation, {WRITER: self.writer})
                 else:
                     made = self.bucket.put(name, file, pin.size, generation, {WRITER: self.writer})

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from berg import BergError, google, install, terminal
-from berg.bucket import THREADS, Bucket, Changed, Object, checksum
+from berg.bucket import THREADS, Bucket, Changed, Object, Section, checksum
 from berg.code import ROOT
 from berg.config import Config
 from berg.feature import Feature
@@ -369,10 +369,10 @@ def send_one(bucket: Bucket, name: str, path: Path, present: Object | None) -> i
                 crc = checksum(file, 0, size)
                 if present and (present.size, present.crc) == (size, crc):
                     return -1
-                file.seek(0)
+                content = Section(file, 0, size)
                 try:
-                    made = bucket.put(name, file, size, present.generation if present else 0)
-                except Changed:  # maybe by an earlier try, whose answer was lost
+                    made = bucket.put(name, content, size, present.generation if present else 0)
+                except Changed:  # or an earlier try had done it, and its answer was lost
                     made = bucket.get(name) or Object(name, -1, 0, 0)
                 if (made.size, made.crc) == (size, crc):
                     return size
