@@ -28,7 +28,7 @@ MANY = 8  # of more jobs the objects of all are listed at once
 PATIENCE = 90  # seconds that `berg kill` waits until a machine ends its command
 SAVING = 400  # and until it has saved the last results
 GOING_OFF = ("STOPPING", "SUSPENDING")  # what a machine is soon after `berg stop`
-TROUBLE: tuple[type[Exception], ...] = (BergError, google.GoogleError, *trouble())
+TROUBLE: tuple[type[Exception], ...] = (BergError, *trouble())
 
 
 def each_of(

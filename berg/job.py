@@ -18,7 +18,7 @@ import re
 import secrets
 import typing
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import Any, TypeVar
 
@@ -257,7 +257,7 @@ def parse(kind: type[Record], content: bytes, name: str) -> Record:
     try:
         values = json.loads(content)
         hints = HINTS[kind]
-        known = {row.name: values[row.name] for row in fields(kind) if row.name in values}
+        known = {key: values[key] for key in hints if key in values}
         wrong = [key for key, value in known.items() if not fits(value, hints[key])]
         if wrong:
             raise ValueError(f"{wrong[0]} is {known[wrong[0]]!r}")

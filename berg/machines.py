@@ -428,7 +428,7 @@ def end_of_lost(run: Run) -> None:
     run.peers.next_look = time.monotonic() + SILENCE
     for rank in run.peers.lost.keys() - run.peers.gone:
         place = f"/zones/{run.facts.zone}/instances/{run.job.machine_names[rank]}"
-        with contextlib.suppress(google.GoogleError, Changed, *trouble()):
+        with contextlib.suppress(Changed, *trouble()):
             if google.find(run.config, place, fields="id") is None:
                 moments.end_for(run.bucket, run.job.name, run.state.attempt, rank)
                 run.peers.gone.add(rank)

@@ -186,7 +186,7 @@ def skus(config: Config) -> Iterator[dict[str, Any]]:
     if not config.endpoint:
         url = f"https://cloudbilling.googleapis.com{URL}"
     while True:
-        more = {"pageToken": token} if token else {}
+        more: dict[str, Any] = {"pageToken": token} if token else {}
         page = google.call(config, "GET", url, pageSize="5000", fields=FIELDS, **more)
         yield from page.get("skus", [])
         if not (token := page.get("nextPageToken", "")):

@@ -30,6 +30,7 @@ from berg.code import ROOT
 from berg.config import Config
 from berg.feature import Feature
 from berg.fetch import Fetch
+from berg.google import GoogleError
 from berg.job import now
 from berg.moments import Row, is_plain, is_there, misnamed
 from berg.options import option
@@ -136,14 +137,14 @@ def wanted(text: str, is_mount: bool = False) -> tuple[str, PurePosixPath]:
 
 def listed(config: Config, name: str, most: int | None = None) -> list[Object]:
     """The objects of a data set; raise BergError without any, or without the right to see them."""
-    from google.api_core.exceptions import Forbidden, NotFound
-
     bucket, prefix = find(config, name)
     try:
         items = [item for item in islice(bucket.list(prefix), most) if item.name != prefix]
-    except NotFound:
-        raise BergError(f"{name}: there is no bucket {bucket.config.bucket!r}") from None
-    except Forbidden:
+    except GoogleError as error:
+        if error.status == 404:
+            raise BergError(f"{name}: there is no bucket {bucket.config.bucket!r}") from None
+        if error.status not in (401, 403):
+            raise
         account = getattr(config.credentials, "service_account_email", "")  # on a machine
         member = f"serviceAccount:{account}" if account else "user:YOUR_ADDRESS"
         raise BergError(f"{name} may not be read. {grant(bucket, member)}") from None

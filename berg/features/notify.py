@@ -61,7 +61,7 @@ class Notify(Feature):
             try:
                 url = secrets.access(run.config, secret_id(run.job), ending.seconds / 3)[KEY]
                 reason = post(url, *message(run, ending)) if discard(run) else ""
-            except trouble() + (GoogleError, KeyError) as error:
+            except trouble() + (KeyError,) as error:
                 is_told = (
                     isinstance(error, GoogleError) and error.status == 404
                 )  # by another machine

@@ -157,7 +157,7 @@ def url(config: Config, name: str = "") -> str:
     return f"{base}/v1/projects/{config.project}/secrets" + (f"/{name}" if name else "")
 
 
-def call(config: Config, method: str, url: str, body: Any = None, **query: str) -> dict[str, Any]:
+def call(config: Config, method: str, url: str, body: Any = None, **query: Any) -> dict[str, Any]:
     return google.call(config, method, url, body, requestId=None, **query)
 
 
@@ -248,7 +248,7 @@ def discard(run: Run, name: str) -> bool:
     """Delete a secret at the end of its job; whether this machine did. No trouble ends the worker."""
     try:
         return delete(run.config, name)
-    except trouble() + (GoogleError,) as error:
+    except trouble() as error:
         run.say(f"The job's secrets stay until Google deletes them: {error}")
         return False
 

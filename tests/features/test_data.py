@@ -1,8 +1,8 @@
 """Data sets: pushed, pulled, and on machines."""
 
 import itertools
-import os
 import json
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -109,6 +109,5 @@ def test_a_file_that_changes_is_sent_whole_or_named(cloud: Cloud, tmp_path: Path
             over.set()
     assert done.code == 0 or "changes all the time" in done.err, done.err
     content = cloud.read("data/moving/file")
-    assert done.code or len(content) in (0, 2_000_000, 3_000_000)  # for moments it is shorter
     assert len({*content}) <= 1, "it is a mixture"
     cloud.run("data", "rm", "moving", "-y")
