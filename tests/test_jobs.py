@@ -174,9 +174,9 @@ def completed(cloud: Cloud, words: str, **more: str) -> str:
 def test_files_and_options_of_other_tools(cloud: Cloud, project: Path) -> None:
     (project / "env").write_bytes("\ufeffA=1#2\nB='x # y'  # don't\nexport C=3\n".encode())
     commit(project)
-    words = ["-n", "has-env", "--env-file", "env", "--env", "C=4", "--wait", "echo $A $B $C"]
-    assert cloud.run(*CPU, *words, cwd=project).code == 0
-    assert "\n1#2 x # y 4\n" in cloud.log("has-env")
+    words = ["-n", "has-env", "--env-file", "env", "--env", "C=4", "--env", "HERE", "--tail"]
+    done = cloud.run(*CPU, *words, "echo $A $B $C; printf $HERE", cwd=project, HERE="no-end")
+    assert done.code == 0 and "\n1#2 x # y 4\nno-end\n" in done.out, done.out + done.err
     for words, says in [
         (["--env", "PATH=/x", "true"], "a machine has its own"),
         (["-p", "8080", "true"], "berg open NAME 8080"),

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from conftest import Cloud, commit, until
 
+from berg import gce
+
 
 @pytest.fixture
 def box(cloud: Cloud, project: Path) -> Iterator[str]:
@@ -135,6 +137,25 @@ def test_a_login_works_with_os_login_and_takes_no_other_host_key(
     finally:
         require()
         cloud.run("kill", "-y", "--now", "login")
+
+
+def test_each_machine_of_several_is_reached_by_its_number(cloud: Cloud, project: Path) -> None:
+    where = "echo $BERG_NODE_RANK of $MASTER_ADDR; sleep 300"
+    words = ["-m", "2", "--each", "-n", "duo", "--install", "none", where]
+    assert cloud.run("run", "-g", "0", *words, cwd=project).code == 0
+    try:
+        first, _ = sorted(gce.machines(cloud.config, "duo"), key=lambda machine: machine.name)
+        for rank in (0, 1):
+            until(lambda rank=rank: f"\n{rank} of {first.inner_address}\n" in cloud.log("duo"))
+            assert cloud.run("ssh", f"duo/{rank}", "hostname").out == f"duo-{rank}\n"
+        (project / "train.py").write_text("print('both')\n")
+        assert cloud.run("sync", "duo", "--once", cwd=project).code == 0
+        for rank in (0, 1):
+            done = cloud.run("ssh", f"duo/{rank}", "python3 train.py")
+            assert done.out == "both\n", done.err
+        assert cloud.run("ssh", "duo/2", "true").err.startswith("Error: duo has no machine 2")
+    finally:
+        cloud.run("kill", "-y", "--now", "duo")
 
 
 def test_the_rsync_of_macos_is_named(cloud: Cloud, project: Path, tmp_path: Path) -> None:

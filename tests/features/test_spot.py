@@ -48,6 +48,13 @@ def test_a_job_whose_machine_google_took_is_not_lost_while_there_is_no_room(
         cloud.call("POST", "/_berg/stockout", {"on": False})
     (row,) = [row for row in json.loads(listed) if row["name"] == "comes-back"]
     assert row["state"] == "RUNNING", row
+    cloud.call("POST", "/_berg/stockout", {"zone": machine.zone})  # there is room in others
+    try:
+        until(lambda: any(each.is_on for each in gce.machines(cloud.config, "comes-back")))
+        (other,) = gce.machines(cloud.config, "comes-back")
+        assert other.zone != machine.zone
+    finally:
+        cloud.call("POST", "/_berg/stockout", {"on": False})
     assert cloud.run("kill", "-y", "--now", "comes-back").code == 0
 
 
