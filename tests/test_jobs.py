@@ -171,6 +171,17 @@ def completed(cloud: Cloud, words: str, **more: str) -> str:
     return subprocess.run(program, env=env, capture_output=True, text=True).stdout
 
 
+def test_what_a_command_writes_while_it_is_killed_is_kept(cloud: Cloud, project: Path) -> None:
+    write = "sleep 1; echo last >$BERG_RESULTS_DIR/last; exit"
+    late = f"trap '{write}' TERM; echo up; while :; do sleep 0.1; done"
+    assert cloud.run(*CPU, "-n", "writes-late", late, cwd=project).code == 0
+    assert cloud.run(*CPU, "-n", "by-signal", "kill -9 $$", cwd=project).code == 0
+    until(lambda: "\nup\n" in cloud.log("writes-late"))
+    assert cloud.run("kill", "-y", "writes-late").code == 0
+    assert cloud.read("berg_results/writes-late/last") == b"last\n"
+    assert cloud.run("wait", "by-signal").code == 137
+
+
 def test_files_and_options_of_other_tools(cloud: Cloud, project: Path) -> None:
     (project / "env").write_bytes("\ufeffA=1#2\nB='x # y'  # don't\nexport C=3\n".encode())
     commit(project)

@@ -111,16 +111,20 @@ def message(run: Run, ending: Ending) -> tuple[str, dict[str, Any]]:
     return f"{job.name} {ending.state}" + (f": {ending.reason}" if ending.reason else ""), about
 
 
+def body_for(host: str, text: str, about: dict[str, Any]) -> dict[str, Any]:
+    """A message as a service takes it; some refuse fields that they do not know."""
+    if host in ("hooks.slack.com", "chat.googleapis.com"):
+        return {"text": text}
+    if host.endswith(("discord.com", "discordapp.com")):
+        return {"content": text[:2000]}
+    return {"text": text, **about}
+
+
 def post(url: str, text: str, about: dict[str, Any]) -> str:
     """Send a message as the service behind the URL takes it; why that failed, without the URL."""
     import requests
 
-    host, reason = urlsplit(url).hostname or "", ""
-    body: dict[str, Any] = {"text": text, **about}
-    if host in ("hooks.slack.com", "chat.googleapis.com"):
-        body = {"text": text}
-    elif host.endswith(("discord.com", "discordapp.com")):
-        body = {"content": text[:2000]}
+    body, reason = body_for(urlsplit(url).hostname or "", text, about), ""
     for pause in PAUSES:
         try:
             answer = requests.post(url, json=body, timeout=TIMEOUT, allow_redirects=False)

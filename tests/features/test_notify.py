@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from conftest import Cloud
 
+from berg.features.notify import body_for
+
 
 class Webhook:
     """A server that keeps what it is told."""
@@ -87,3 +89,17 @@ def test_what_is_no_webhook_is_refused(cloud: Cloud, project: Path) -> None:
             "run", "-g", "0", "--dry-run", "--notify", text, "true", cwd=project, HOOK="x y"
         )
         assert done.code == 1 and reason in done.err, done.err
+
+
+@pytest.mark.parametrize(
+    ("host", "body"),
+    [
+        ("hooks.slack.com", {"text": "done"}),
+        ("chat.googleapis.com", {"text": "done"}),
+        ("discord.com", {"content": "done"}),
+        ("ptb.discord.com", {"content": "done"}),
+        ("example.org", {"text": "done", "job": "a"}),
+    ],
+)
+def test_a_service_gets_the_fields_that_it_takes(host: str, body: dict[str, str]) -> None:
+    assert body_for(host, "done", {"job": "a"}) == body
