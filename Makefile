@@ -21,7 +21,7 @@ wheel: $(VENV)/demo
 
 # What works, in some five minutes; PYTEST=tests/test_jobs.py for the tests of Berg alone that it names.
 test: $(VENV)/test
-	$(BIN)/pytest -q -n $(PROCESSES) --dist worksteal -m "not slow" $(PYTEST)
+	$(BIN)/pytest -q -n $(PROCESSES) --dist worksteal $(or $(PYTEST),-m "not slow")
 	$(if $(PYTEST),,$(MAKE) -C localcloud test PYTHON=$(PYTHON))
 
 # What takes a test longer: machines that are lost, wait, begin again, and laptops that sleep.

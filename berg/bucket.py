@@ -2,8 +2,8 @@
 
 Every write of a record names the generation that it replaces (0: none), so that no retry, second
 laptop or second worker does a thing twice. google-cloud-storage writes records and
-large files; obstore reads and writes many objects for a fifth of the CPU; a list is read as it comes, for
-half of it. All retry what may pass.
+large files. For a fifth of its CPU obstore reads and writes many objects; lists are plain JSON, for half of
+it. All retry errors that may pass.
 """
 
 import base64

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
@@ -187,20 +187,19 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        code = tell("Interrupted", 130)
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
-        os._exit(code)  # at once: other threads may wait for an answer
+        leave(tell("Interrupted", 130))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except Exception as error:
-        code = report(error)
-        with contextlib.suppress(
-            OSError, AttributeError
-        ):  # what a full disk did not take is lost, and said
-            sys.stdout.close()
-        sys.exit(code)
+        leave(report(error))
+
+
+def leave(code: int) -> NoReturn:
+    """End at once: other threads may wait for an answer, for minutes."""
+    with contextlib.suppress(OSError, AttributeError):  # what a full disk did not take is said
+        sys.stdout.flush()
+    os._exit(code)
 
 
 def explained(error: click.ClickException) -> click.ClickException:

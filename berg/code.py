@@ -319,7 +319,7 @@ def with_history(snapshot: Snapshot) -> Snapshot:
 
 
 def settings(folder: Path) -> dict[str, str]:
-    """Those of git's that a job has, too, without a password that a URL may have."""
+    """The settings of git that a job's repository gets, without the password of a URL."""
     names, said = "|".join(map(re.escape, SETTINGS)), ""
     with contextlib.suppress(BergError):  # there are none
         said = git(folder, "config", "-z", "--get-regexp", f"^({names})$")
@@ -487,14 +487,17 @@ def uv() -> bytes:
 def provide(bucket: Bucket) -> dict[str, str]:
     """Send what the bucket lacks of this; return what the metadata of a machine say of it."""
     facts = {"berg-packages": " ".join(f"{name}=={version(name)}" for name in PACKAGES)}
-    parts = ("berg-dist", "berg", ".zip", package()), ("berg-uv", f"uv-{version('uv')}", "", uv())
-    for key, name, ending, content in parts:
+    dist, program = package(), uv()
+    for key, begin, ending, content in [
+        ("berg-dist", "berg", ".zip", dist),
+        ("berg-uv", f"uv-{version('uv')}", "", program),
+    ]:
         digest = hashlib.sha256(content).hexdigest()
-        object = f".berg/dist/{name}-{digest[:12]}{ending}"
-        there = bucket.get(object)
+        name = f".berg/dist/{begin}-{digest[:12]}{ending}"
+        there = bucket.get(name)
         if not there or there.crc != google_crc32c.value(content):  # somebody has replaced it
             generation = there.generation if there else 0
             with contextlib.suppress(Changed):
-                bucket.put(object, io.BytesIO(content), len(content), generation)
-        facts |= {key: object, f"{key}-sha256": digest}
+                bucket.put(name, io.BytesIO(content), len(content), generation)
+        facts |= {key: name, f"{key}-sha256": digest}
     return facts

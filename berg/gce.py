@@ -370,17 +370,14 @@ def create(
 
 
 def client() -> tuple[Any, Any]:
-    """google-cloud-compute's modules of the client of instances, and of types: of the command line, what
-    it needs; of a program that uses Berg, and may use the rest, the whole. Where one thread imports them,
-    others wait.
+    """google-cloud-compute's client of instances, and its types. The command line loads only what it sends;
+    a program that uses Berg gets the whole package, which it may use, too. One thread imports, others wait.
     """
     with IMPORTING:
         if not LOADED and "berg.cli" in sys.modules:
             LOADED.extend(narrow.load())
         elif not LOADED:
-            from google.cloud import compute_v1
-
-            LOADED.extend([compute_v1.services.instances, compute_v1])
+            LOADED.extend(narrow.load_whole())
         return LOADED[0], LOADED[1]
 
 

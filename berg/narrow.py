@@ -3,7 +3,7 @@
 The package describes all of Compute Engine: its own __init__ imports the clients of a hundred services,
 and one module makes 2,000 classes of messages, which takes a second of CPU. `berg run` sends requests of a
 few of them. So the package's __init__ is not executed, and of the messages only those are made that the
-requests below lead to; every other name is one empty class, as the client names all in its annotations.
+requests below lead to. All other names are one empty class: the client's annotations need them to exist.
 """
 
 import builtins
@@ -24,11 +24,29 @@ class Left:
 
 def load() -> tuple[Any, Any]:
     """The modules of the client of instances, and of types; for a process that imports no more of the package."""
-    empty(PACKAGE)
-    types: Any = empty(f"{PACKAGE}.types")
-    fill(empty(f"{PACKAGE}.types.compute"))
-    types.__spec__.loader.exec_module(types)
-    return importlib.import_module(f"{PACKAGE}.services.instances"), types
+    if PACKAGE in sys.modules:
+        return load_whole()
+    try:
+        empty(PACKAGE)
+        types: Any = empty(f"{PACKAGE}.types")
+        fill(empty(f"{PACKAGE}.types.compute"))
+        types.__spec__.loader.exec_module(types)
+        return importlib.import_module(f"{PACKAGE}.services.instances"), types
+    except (
+        AssertionError,
+        KeyError,
+        AttributeError,
+        ImportError,
+    ):  # a version that is made otherwise
+        for name in [name for name in sys.modules if name.startswith(PACKAGE)]:
+            del sys.modules[name]
+        return load_whole()
+
+
+def load_whole() -> tuple[Any, Any]:
+    """The same of the whole package."""
+    package: Any = importlib.import_module(PACKAGE)
+    return package.services.instances, package
 
 
 def empty(name: str) -> ModuleType:

@@ -213,7 +213,7 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
     spec.gpu_type = spec.gpu_type.lower()
     several = min(len(values), spec.parallel or rows_.PARALLEL) if is_sweep else spec.machines
     bucket = Bucket(config)
-    results = spec.results or jobs.results_of(cmd) or spec.name  # "": that of a new name
+    results = spec.results or jobs.results_of(cmd) or spec.name  # "": its name, which is made below
     with terminal.waiting("Reading the code, and asking Google"), google.together(6) as pool:
         chosen = pool.submit(lambda: elsewhere or gce.choose(config, *spec.machine))
         image = pool.submit(gce.find_image, config, spec.image or config.default_image)
@@ -285,7 +285,7 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
 
 
 def check_unused(config: Config, results: str, writers: list[State]) -> None:
-    """Raise BergError if one of them that has not ended has this folder of results, one in it or above it."""
+    """Raise BergError if one of these that has not ended writes to this folder of results, in it or above it."""
     from berg import jobs as commands
 
     for state in writers:

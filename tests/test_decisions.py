@@ -1,6 +1,8 @@
 """What Berg decides without a cloud, as tables."""
 
 import json
+import subprocess
+import sys
 import time
 
 import pytest
@@ -247,3 +249,13 @@ def test_no_link_leads_out_of_the_results(tmp_path, link):
     with pytest.raises(LeftOut):
         Fetch(None, "berg_results/", "j", tmp_path).link("link", tmp_path / "link", Row(link=link))
     assert not (tmp_path / "link").is_symlink()
+
+
+def test_a_package_that_is_made_otherwise_is_taken_whole():
+    """In a process of its own: a process makes each message of google-cloud-compute once."""
+    code = """from berg import narrow
+narrow.NEEDED = ("NoSuchRequest",)
+instances, types = narrow.load()
+print(instances.InstancesClient.__name__, types.Zone.__name__)"""
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert made.stdout == "InstancesClient Zone\n", made.stderr

@@ -69,6 +69,9 @@ def test_google_is_asked_again_when_it_is_busy(cloud: Cloud, faults: Any) -> Non
     faults("compute.instances.aggregatedList", **refusal)
     faults("storage.objects.list", status=429, times=2)
     assert cloud.run("list", "-a").code == 0
+    faults("*.list", half=True, times=2)
+    faults("compute.instances.aggregatedList", half=True, times=2)
+    assert cloud.run("list", "-a").code == 0
     faults("compute.instances.aggregatedList", status=403, reason="forbidden", times=1)
     done = cloud.run("list", "-a")
     assert done.code == 1 and "Google refused" in done.err, done.err
@@ -255,3 +258,13 @@ def test_ctrl_c_waits_for_no_answer(cloud: Cloud, project: Path, words: list[str
     finally:
         os.kill(server, signal.SIGCONT)
     assert laptop.returncode == 130 and b"Interrupted" in said, said
+
+
+def test_an_error_waits_for_no_other_answer(cloud: Cloud, project: Path, faults: Any) -> None:
+    env = {**os.environ, "HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
+    command = [sys.executable, "-c", "from berg.cli import main; main()", "run", "-g", "0", "true"]
+    faults("compute.images.getFromFamily", delay=90)
+    faults("storage.buckets.get", status=404, message="The specified bucket does not exist.")
+    done = subprocess.run(command, cwd=project, env=env, capture_output=True, text=True, timeout=40)
+    assert done.returncode == 1 and "does not exist" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr

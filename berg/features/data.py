@@ -143,7 +143,7 @@ def listed(config: Config, name: str, most: int | None = None) -> list[Object]:
     except GoogleError as error:
         if error.status == 404:
             raise BergError(f"{name}: there is no bucket {bucket.config.bucket!r}") from None
-        if error.status not in (401, 403):
+        if error.status != 403:
             raise
         account = getattr(config.credentials, "service_account_email", "")  # on a machine
         member = f"serviceAccount:{account}" if account else "user:YOUR_ADDRESS"
@@ -373,7 +373,7 @@ def send_one(bucket: Bucket, name: str, path: Path, present: Object | None) -> i
                 content = Section(file, 0, size)
                 try:
                     made = bucket.put(name, content, size, present.generation if present else 0)
-                except Changed:  # or an earlier try had done it, and its answer was lost
+                except Changed:  # by another, or by an earlier try, whose answer was lost
                     made = bucket.get(name) or Object(name, -1, 0, 0)
                 if (made.size, made.crc) == (size, crc):
                     return size

@@ -116,7 +116,7 @@ def change(config: Config, place: str, method: str, path: str, body: Any, what: 
             if error.status == 404 and method == "DELETE":
                 return
             is_busy = "incompatible operation" in error.message
-            is_unknown = "Service account" in error.message
+            is_unknown = "Service account" in error.message and "does not exist" in error.message
             if time.monotonic() > began + (SETTLING if is_busy else NEW if is_unknown else 0):
                 raise
             time.sleep(2)

@@ -195,7 +195,21 @@ async def call_method(
     fault = fault or call.late_fault
     if fault and fault.after_handler:
         await suffer(fault, request)
-    return finish(service, method, params, answer, mask)
+    response = finish(service, method, params, answer, mask)
+    body = response.body if isinstance(response, web.Response) else None
+    if fault and fault.half and isinstance(body, bytes):
+        return await break_off(request, body)
+    return response
+
+
+async def break_off(request: web.Request, body: bytes) -> web.StreamResponse:
+    """Send half of an answer, and cut the connection."""
+    begun = web.StreamResponse(headers={"Content-Length": str(len(body))})
+    await begun.prepare(request)
+    await begun.write(body[: len(body) // 2])
+    if request.transport:
+        request.transport.close()
+    return begun
 
 
 def finish(

@@ -14,7 +14,7 @@ from typing import Any
 from localcloud.errors import ApiError
 
 LOG_LENGTH = 5000
-EFFECTS = ("status", "delay", "together", "reset", "operation_error")
+EFFECTS = ("status", "delay", "together", "reset", "half", "operation_error")
 MEETING = 30.0  # seconds for which a request waits for the others that it is to meet
 # Google's reasons for the statuses that tests use most.
 REASONS = {
@@ -48,6 +48,7 @@ class Fault:
     delay: float = 0
     together: int = 0  # requests that wait for each other, and are then released together
     reset: bool = False
+    half: bool = False  # the answer breaks off
     after_handler: bool = False  # do the work, then lose the answer
     operation_error: dict | None = None
     seen: int = 0
