@@ -2,12 +2,11 @@
 
 import csv
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, metrics, terminal
+from berg import BergError, google, metrics, terminal
 from berg import job as records
 from berg.bucket import THREADS, Bucket
 from berg.config import Config
@@ -52,7 +51,7 @@ def read(config: Config, name: str) -> tuple[list[Row], list[str]]:
 
     with (
         terminal.waiting(f"Reading the metrics of {len(states)} rows"),
-        ThreadPoolExecutor(THREADS) as pool,
+        google.together(THREADS) as pool,
     ):
         found = [*pool.map(of_row, range(len(job.rows)))]
     rows, notes = [], []

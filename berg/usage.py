@@ -15,11 +15,10 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 
-from berg import metrics
+from berg import google, metrics
 from berg.bucket import THREADS, Bucket
 from berg.job import log_prefix
 
@@ -135,7 +134,7 @@ def read(bucket: Bucket, name: str) -> dict[str, list[Sample]]:
     listed = [item for item in bucket.list(log_prefix(name)) if item.name.endswith(ENDING)]
     listed = sorted(listed, key=lambda item: item.updated_ns)[-FILES:]
     most = BYTES // max(len(listed), 1)
-    with ThreadPoolExecutor(THREADS) as pool:
+    with google.together(THREADS) as pool:
         contents = pool.map(lambda it: bucket.find(it.name, max(0, it.size - most)), listed)
         found: dict[str, list[Sample]] = {}
         for item, content in zip(listed, contents):

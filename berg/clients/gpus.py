@@ -1,6 +1,5 @@
 """`berg gpus`: what Google has of each GPU type: numbers in a machine, quota, prices, zones; and TPUs."""
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -34,7 +33,7 @@ class Gpu:
 def offered(config: Config) -> list[Gpu]:
     """All GPU types of Berg's, as Google offers them."""
     _ = config.credentials
-    with ThreadPoolExecutor(3) as pool:
+    with google.together(3) as pool:
         quotas = pool.submit(quotas_left, config)
         machine_types = pool.submit(built_in, config)
         fields = "items/*/acceleratorTypes(name,zone,maximumCardsPerInstance),nextPageToken"
@@ -54,7 +53,7 @@ def offered(config: Config) -> list[Gpu]:
         gpu.spot_quota_left = quotas.result().get(f"PREEMPTIBLE_{metric}")
         found.append(gpu)
     add_prices(config, found[0])  # this reads the list, which all need
-    with ThreadPoolExecutor(8) as pool:
+    with google.together(8) as pool:
         [*pool.map(lambda gpu: add_prices(config, gpu), found[1:])]
     return found
 

@@ -7,7 +7,6 @@ hold a devbox's files is named with its disk and asked for by itself, and -y is 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -67,7 +66,7 @@ class Seen:
             return [*google.items(config, path, maxResults="500", **query)]
 
         _ = config.credentials
-        with ThreadPoolExecutor(4) as pool:
+        with google.together(4) as pool:
             disks = pool.submit(listed, "/aggregated/disks", fields=fields["disks"], **query)
             groups = pool.submit(
                 listed, "/aggregated/instanceGroupManagers", fields=fields["instanceGroupManagers"]

@@ -2,12 +2,11 @@
 
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
 import click
 
-from berg import jobs, terminal, usage
+from berg import google, jobs, terminal, usage
 from berg.bucket import Bucket
 from berg.config import Config
 from berg.options import complete_names
@@ -74,7 +73,7 @@ def look(config: Config, name: str) -> list[Row]:
         machines = [each for each in everyones if each.user == config.user and each.is_on]
         known = {state.name: state.state for state in listed}
         states = {each.job: known.get(each.job, each.status) for each in machines}
-    with ThreadPoolExecutor(8) as pool:
+    with google.together(8) as pool:
         found = [*pool.map(lambda job: usage.read(bucket, job), states)]
     rows = []
     for (job, state), samples in zip(states.items(), found):
