@@ -26,12 +26,14 @@ def pieces(
     bucket: Bucket, name: str, read: dict[str, int], machine: str = ""
 ) -> Iterator[tuple[str, bytes]]:
     """Logs of a job, and what each has beyond what was read of it; the oldest first."""
-    listed = [log for log in bucket.list(log_prefix(name)) if log.name.endswith(".log")]
-    for log in sorted(listed, key=lambda log: log.name.rsplit(".", 2)[-2:]):
-        start = read.get(log.name, 0)
-        if log.size > start and machine in ("", writer_of(log.name)):
-            content = bucket.find(log.name, start) or b""
-            read[log.name] = start + len(content)
+    logs = [log for log in bucket.list(log_prefix(name)) if log.name.endswith(".log")]
+    logs = [log for log in logs if machine in ("", writer_of(log.name))]
+    for log in logs:  # now: lines of one machine of several say which it is
+        read.setdefault(log.name, 0)
+    for log in sorted(logs, key=lambda log: log.name.rsplit(".", 2)[-2:]):
+        if log.size > read[log.name]:
+            content = bucket.find(log.name, read[log.name]) or b""
+            read[log.name] += len(content)
             yield log.name, content
 
 

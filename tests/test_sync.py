@@ -148,6 +148,10 @@ def test_each_machine_of_several_is_reached_by_its_number(cloud: Cloud, project:
         for rank in (0, 1):
             until(lambda rank=rank: f"\n{rank} of {first.inner_address}\n" in cloud.log("duo"))
             assert cloud.run("ssh", f"duo/{rank}", "hostname").out == f"duo-{rank}\n"
+        said = [f"duo-{rank}: {rank} of {first.inner_address}" for rank in (0, 1)]
+        assert {*said} <= {*cloud.run("log", "duo").out.splitlines()}
+        of_one = cloud.run("log", "duo", "--machine", "duo-1").out
+        assert "\n1 of " in of_one and "0 of" not in of_one
         (project / "train.py").write_text("print('both')\n")
         assert cloud.run("sync", "duo", "--once", cwd=project).code == 0
         for rank in (0, 1):
