@@ -1,9 +1,9 @@
 """The objects of a bucket: written under preconditions, copied within it, listed and downloaded.
 
 Every write of a record names the generation that it replaces (0: none), so that no retry, second
-laptop or second worker does a thing twice. google-cloud-storage writes records and
-large files. For a fifth of its CPU obstore reads and writes many objects; lists are plain JSON, for half of
-it. All retry errors that may pass.
+laptop or second worker does a thing twice. google-cloud-storage writes records and large files; obstore
+reads and writes many objects, which takes a fifth of its CPU; lists are read as plain JSON, which takes
+half of it. All retry errors that may pass.
 """
 
 import base64

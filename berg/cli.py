@@ -197,7 +197,7 @@ def main() -> None:
 
 def leave(code: int) -> NoReturn:
     """End at once: other threads may wait for an answer, for minutes."""
-    with contextlib.suppress(OSError, AttributeError):  # what a full disk did not take is said
+    with contextlib.suppress(OSError, AttributeError):  # a full disk; that is said already
         sys.stdout.flush()
     os._exit(code)
 

@@ -487,10 +487,9 @@ def uv() -> bytes:
 def provide(bucket: Bucket) -> dict[str, str]:
     """Send what the bucket lacks of this; return what the metadata of a machine say of it."""
     facts = {"berg-packages": " ".join(f"{name}=={version(name)}" for name in PACKAGES)}
-    dist, program = package(), uv()
     for key, begin, ending, content in [
-        ("berg-dist", "berg", ".zip", dist),
-        ("berg-uv", f"uv-{version('uv')}", "", program),
+        ("berg-dist", "berg", ".zip", package()),
+        ("berg-uv", f"uv-{version('uv')}", "", uv()),
     ]:
         digest = hashlib.sha256(content).hexdigest()
         name = f".berg/dist/{begin}-{digest[:12]}{ending}"

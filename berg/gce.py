@@ -374,10 +374,9 @@ def client() -> tuple[Any, Any]:
     a program that uses Berg gets the whole package, which it may use, too. One thread imports, others wait.
     """
     with IMPORTING:
-        if not LOADED and "berg.cli" in sys.modules:
-            LOADED.extend(narrow.load())
-        elif not LOADED:
-            LOADED.extend(narrow.load_whole())
+        if not LOADED:
+            load = narrow.load if "berg.cli" in sys.modules else narrow.load_whole
+            LOADED.extend(load())
         return LOADED[0], LOADED[1]
 
 

@@ -28,7 +28,7 @@ def pieces(
     """Logs of a job, and what each has beyond what was read of it; the oldest first."""
     logs = [log for log in bucket.list(log_prefix(name)) if log.name.endswith(".log")]
     logs = [log for log in logs if machine in ("", writer_of(log.name))]
-    for log in logs:  # now: lines of one machine of several say which it is
+    for log in logs:  # before the first is read: `lines` counts their machines
         read.setdefault(log.name, 0)
     for log in sorted(logs, key=lambda log: log.name.rsplit(".", 2)[-2:]):
         if log.size > read[log.name]:

@@ -32,12 +32,8 @@ def load() -> tuple[Any, Any]:
         fill(empty(f"{PACKAGE}.types.compute"))
         types.__spec__.loader.exec_module(types)
         return importlib.import_module(f"{PACKAGE}.services.instances"), types
-    except (
-        AssertionError,
-        KeyError,
-        AttributeError,
-        ImportError,
-    ):  # a version that is made otherwise
+    except (AssertionError, AttributeError, ImportError, KeyError):
+        # A version of the package that is made otherwise.
         for name in [name for name in sys.modules if name.startswith(PACKAGE)]:
             del sys.modules[name]
         return load_whole()

@@ -168,8 +168,9 @@ class Run:
         print(f"berg: {text}", flush=True)
         with contextlib.suppress(OSError), self.log.open("ab+") as file:  # the disk may be full
             size = file.tell()
-            is_new_line = not size or os.pread(file.fileno(), 1, size - 1) in b"\r\n"
-            file.write((b"" if is_new_line else b"\n") + f"[berg] {text}\n".encode())
+            if size and os.pread(file.fileno(), 1, size - 1) not in b"\r\n":  # in a line
+                file.write(b"\n")
+            file.write(f"[berg] {text}\n".encode())
 
     def write_state(self, state: str, **changes: Any) -> None:
         """Write the job's state, on the machine that leads; raise NotMine if another one has it."""

@@ -110,7 +110,7 @@ def embedded() -> Iterator[Cloud]:
             control.reset(local)
 
 
-def until(is_so: Callable[[], object], seconds: float = 100) -> None:
+def until(is_so: Callable[[], object], seconds: float = 200) -> None:
     """Wait until something is so."""
     end = time.monotonic() + seconds
     while not is_so():

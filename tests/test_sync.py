@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,10 +22,7 @@ def box(cloud: Cloud, project: Path) -> Iterator[str]:
     name = "syncbox"
     done = cloud.run("devbox", "-g", "0", "-n", name, "--install", "none", "-y", cwd=project)
     assert done.code == 0, done.err
-    end = time.monotonic() + 60
-    while '"state": "RUNNING"' not in cloud.read(f".berg/jobs/{name}_state.json").decode():
-        assert time.monotonic() < end, cloud.log(name)
-        time.sleep(0.5)
+    until(lambda: b'"RUNNING"' in cloud.read(f".berg/jobs/{name}_state.json"))
     yield name
     cloud.run("kill", "-y", "--now", name)
     cloud.run("rm", "-y", name)

@@ -5,12 +5,11 @@ import json
 import re
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import docker
 import pytest
-from conftest import Cloud, commit
+from conftest import Cloud, commit, until
 
 from berg import google
 
@@ -41,9 +40,8 @@ def test_a_command_runs_in_a_container_and_hears_of_its_end(cloud: Cloud, boxed:
     words = ["-g", "0", "-n", "boxed", "--docker", docker.IMAGE, "--install", docker.INSTALL]
     words += ["--env", "LR=0.1", "--secret", "KEY", "echo begun; python3 train.py 600 3"]
     assert cloud.run("run", *words, cwd=boxed, KEY="very secret").code == 0
-    end = time.monotonic() + 60
-    while not (told := cloud.read("berg_results/boxed/told")) and time.monotonic() < end:
-        time.sleep(0.5)
+    until(lambda: cloud.read("berg_results/boxed/told"))
+    told = cloud.read("berg_results/boxed/told")
     path = docker.OF_THE_IMAGE["PATH"]
     assert told.decode() == repr((["very secret", "0.1", "yes", None, path], "/root/code/proj"))
     assert cloud.run("kill", "boxed").code == 0

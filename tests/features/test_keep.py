@@ -6,25 +6,15 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Cloud
+from conftest import Cloud, until
 
 
 def shown(cloud: Cloud, name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(cloud.run("show", name, "--json").out)
-    return found
-
-
-def until(what: Callable[[], Any], seconds: float = 60) -> Any:
-    end = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < end, "this did not come"
-        time.sleep(0.3)
     return found
 
 
@@ -122,11 +112,11 @@ def test_a_laptop_that_slept_starts_nothing_on_another_machine(cloud: Cloud, pro
 @pytest.mark.slow
 def test_a_guest_whose_worker_dies_again_and_again_has_failed(cloud: Cloud, project: Path) -> None:
     assert cloud.run("devbox", "-g", "0", "-n", "host2", cwd=project).code == 0
-    until(lambda: shown(cloud, "host2")["state"] == "RUNNING", 300)
+    until(lambda: shown(cloud, "host2")["state"] == "RUNNING")
     mark = "/root/berg/jobs/doomed/berg/began"  # which no worker can read now
     cmd = f"echo kept >$BERG_RESULTS_DIR/file; rm {mark}; mkdir {mark}; kill -9 $PPID"
     assert cloud.run("run", "--on", "host2", "-n", "doomed", cmd, cwd=project).code == 0
-    until(lambda: shown(cloud, "doomed")["state"] == "FAILED", 300)
+    until(lambda: shown(cloud, "doomed")["state"] == "FAILED")
     reason = shown(cloud, "doomed")["reason"]
     assert "worker died 3 times: IsADirectoryError" in reason
     assert "stays on host2: /root/berg/jobs/doomed" in reason

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -21,10 +20,7 @@ def test_files_that_a_restart_will_not_find_are_named_while_it_runs(
     line = "mkdir outputs; echo 1 > outputs/last.ckpt; for i in $(seq 200); do sleep 1; done"
     words = ["-n", "spot-outputs", "--spot", line]
     assert cloud.run("run", "-g", "0", *words, cwd=project).code == 0
-    end = time.monotonic() + 90
-    while "a restart will not find it" not in cloud.log("spot-outputs"):
-        assert time.monotonic() < end, cloud.log("spot-outputs")
-        time.sleep(0.5)
+    until(lambda: "a restart will not find it" in cloud.log("spot-outputs"))
     assert "/outputs: 1 file," in cloud.log("spot-outputs")
     assert cloud.run("kill", "spot-outputs", "--now").code == 0
 
@@ -73,12 +69,10 @@ def test_a_submit_that_slept_leaves_its_job_alone_that_has_ended(
     }
     cloud.call("POST", "/_berg/faults", slow)
     with subprocess.Popen([*words, "-n", "sleeper", "echo done"], **pipes) as laptop:
-        while not any(each["hits"] for each in cloud.call("GET", "/_berg/faults")["faults"]):
-            time.sleep(0.02)
+        until(lambda: any(each["hits"] for each in cloud.call("GET", "/_berg/faults")["faults"]))
         laptop.send_signal(signal.SIGSTOP)
         assert cloud.run("wait", "sleeper").code == 0, cloud.log("sleeper")
-        while "sleeper" in json.dumps(cloud.call("GET", groups)):
-            time.sleep(0.5)
+        until(lambda: "sleeper" not in json.dumps(cloud.call("GET", groups)))
         cloud.call("DELETE", "/_berg/faults")
         laptop.send_signal(signal.SIGCONT)
         said = laptop.communicate()[1]

@@ -2,13 +2,11 @@
 
 import json
 import re
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Cloud
+from conftest import Cloud, until
 
 from berg import BergError
 from berg.features import tpu
@@ -34,13 +32,6 @@ def state(cloud: Cloud, job: str) -> dict[str, Any]:
 def machines(cloud: Cloud, job: str) -> list[str]:
     return sorted(row["name"] for row in cloud.call("GET", "/_berg/instances")["instances"]
             if row["labels"]["berg-job"] == job)  # fmt: skip
-
-
-def wait_for(is_so: Callable[[], bool], seconds: float = 300) -> None:
-    end = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.3)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +71,7 @@ def test_names_that_mean_nothing_or_two_things(text: str, reason: str) -> None:
 def test_a_slice_runs_the_command_on_each_worker_and_goes(cloud: Cloud, project: Path) -> None:
     done = cloud.run("run", "--tpu", "v6e-8", "-n", "pod", WORKER, cwd=project)
     assert done.code == 0, done.err
-    wait_for(lambda: state(cloud, "pod")["state"] in FINAL)
+    until(lambda: state(cloud, "pod")["state"] in FINAL)
     assert state(cloud, "pod")["state"] == "SUCCEEDED", cloud.log("pod")
     assert "v6e-2x4, 8 chips: 2 machines together" in done.err
     records = [json.loads(cloud.read(f".berg/machines/pod/{rank}.json")) for rank in (0, 1)]
@@ -88,7 +79,7 @@ def test_a_slice_runs_the_command_on_each_worker_and_goes(cloud: Cloud, project:
     said = dict(re.findall(r"^(\d) (\d \S+ \S+)$", cloud.log("pod"), re.M))
     assert said == {n: f"{n} {addresses[0]} {','.join(addresses)}" for n in "01"}
     assert [row["worker"] for row in records] != [0, 1]  # so that their order mattered
-    wait_for(lambda: "pod" not in groups(cloud) and not machines(cloud, "pod"))
+    until(lambda: "pod" not in groups(cloud) and not machines(cloud, "pod"))
 
 
 def test_a_zone_without_room_leaves_nothing_and_the_next_one_is_tried(
@@ -115,13 +106,13 @@ def test_a_slice_that_loses_a_machine_ends_and_is_resumed(cloud: Cloud, project:
     loop = 'test $BERG_ATTEMPT = 2 && cat $BERG_RESULTS_DIR/kept || { echo "saved" >$BERG_RESULTS_DIR/kept; sleep 60; }'
     words = ["--tpu", "v6e-2x4", "--spot", "-n", "lost"]
     assert cloud.run("run", *words, loop, cwd=project).code == 0
-    wait_for(lambda: cloud.names("berg_results/lost/kept"))
+    until(lambda: cloud.names("berg_results/lost/kept"))
     cloud.call("POST", "/_berg/instances/lost-1/preempt", {"notice": 5})
-    wait_for(lambda: state(cloud, "lost")["state"] in FINAL)
+    until(lambda: state(cloud, "lost")["state"] in FINAL)
     assert "lost-1: Google took the machine" in state(cloud, "lost")["reason"]
-    wait_for(lambda: not machines(cloud, "lost"))
+    until(lambda: not machines(cloud, "lost"))
     done = cloud.run("run", "--resume", "lost", cwd=project)
-    wait_for(lambda: state(cloud, "lost")["state"] == "SUCCEEDED")
+    until(lambda: state(cloud, "lost")["state"] == "SUCCEEDED")
     assert done.code == 0 and cloud.log("lost").count("\nsaved\n") == 2, done.err + cloud.log(
         "lost"
     )
@@ -134,7 +125,7 @@ def test_a_devbox_slice_does_not_stop_and_is_killed_as_a_whole(cloud: Cloud, pro
     assert machines(cloud, "pod-box") == ["pod-box-0", "pod-box-1"]
     done = cloud.run("stop", "pod-box")
     assert done.code == 1 and "berg kill pod-box" in done.err, done.err
-    wait_for(lambda: state(cloud, "pod-box")["state"] == "RUNNING")
+    until(lambda: state(cloud, "pod-box")["state"] == "RUNNING")
     assert cloud.run("kill", "-y", "pod-box").code == 0
     assert "pod-box" not in groups(cloud) and not machines(cloud, "pod-box")
 
@@ -159,12 +150,12 @@ def test_the_loss_of_the_first_machine_is_said_by_the_next_and_the_group_goes(
 ) -> None:
     done = cloud.run("run", "--tpu", "v6e-2x4", "-n", "headless", "sleep 300", cwd=project)
     assert done.code == 0, done.err
-    wait_for(lambda: state(cloud, "headless")["state"] == "RUNNING")
+    until(lambda: state(cloud, "headless")["state"] == "RUNNING")
     path = ".berg/machines/headless/0.json"
     record = {**json.loads(cloud.read(path)), "phase": "replaced"}  # sooner than by its silence
     cloud.call("POST", "/_berg/instances/headless-0/crash", {})
     cloud.bucket.write(path, b"", about={"record": json.dumps(record)})
-    wait_for(lambda: state(cloud, "headless")["state"] in FINAL, 60)
+    until(lambda: state(cloud, "headless")["state"] in FINAL, 60)
     last = state(cloud, "headless")
     assert last["state"] == "FAILED" and "headless-0 was lost" in last["reason"], last
-    wait_for(lambda: "headless" not in groups(cloud) and not machines(cloud, "headless"))
+    until(lambda: "headless" not in groups(cloud) and not machines(cloud, "headless"))

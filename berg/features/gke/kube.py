@@ -117,7 +117,8 @@ def change(config: Config, place: str, method: str, path: str, body: Any, what: 
                 return
             is_busy = "incompatible operation" in error.message
             is_unknown = "Service account" in error.message and "does not exist" in error.message
-            if time.monotonic() > began + (SETTLING if is_busy else NEW if is_unknown else 0):
+            patience = SETTLING if is_busy else NEW if is_unknown else 0
+            if time.monotonic() - began > patience:
                 raise
             time.sleep(2)
     wait(config, place, operation, what)
