@@ -39,7 +39,6 @@ from berg.moments import (
 from berg.options import complete_names
 
 WHERE = f"{Path(RESULTS).name}/"  # of results in the bucket
-HERE = Path.home() / "berg_results"
 PAUSE = 10  # seconds between two downloads of `fetch --watch`
 MOST_NAMED = 20  # files that are missing
 NOTES, PARTS = ".berg-fetched", ".berg-parts"
@@ -339,11 +338,16 @@ def view(text: str) -> int:
     return (int(at.timestamp()) + 1) * 10**9 - 1
 
 
+def here() -> Path:
+    """Where results go on this computer."""
+    return Path.home() / "berg_results"
+
+
 def of_job(config: Config, name: str, folder: Path | None) -> tuple[list[Fetch], Path, State]:
     """The downloads for a job, a sweep or a row of one, the folder here, and the job's state."""
     bucket, state = Bucket(config), jobs.find(config, name)
-    above = folder or HERE
-    target = folder or HERE / state.results
+    above = folder or here()
+    target = folder or here() / state.results
     mine = Fetch(bucket, WHERE, state.results, target, state.name, state.machines)
     if "/" in state.name:
         return [mine], target, state
@@ -360,7 +364,7 @@ def of_folder(config: Config, name: str, folder: Path | None) -> tuple[list[Fetc
     bucket, path = Bucket(config), check_results(name)
     writers = [state for state in states(bucket) if state.results == path]
     writer = writers[-1] if writers else State("")  # the latest
-    mine = Fetch(bucket, WHERE, path, folder or HERE / path, writer.name, writer.machines)
+    mine = Fetch(bucket, WHERE, path, folder or here() / path, writer.name, writer.machines)
     return [mine] if any(True for _ in bucket.list(f"{WHERE}{path}/")) else [], mine.folder
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import http.client
-import os
 import re
 import signal
 import subprocess
@@ -53,14 +52,13 @@ class Sleeper(ThreadingHTTPServer):
     def start(self, cloud: Cloud, *words: str, cwd: Path | None = None, **env: str) -> "Sleeper":
         """Begin a command, and return when it is stopped there, or has ended without such a request."""
         proxy = f"http://127.0.0.1:{self.server_port}"
-        own = {"HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg"), **env}
-        own |= {"HTTP_PROXY": proxy, "http_proxy": proxy, "NO_PROXY": "", "no_proxy": ""}
+        own = {"HTTP_PROXY": proxy, "http_proxy": proxy, "NO_PROXY": "", "no_proxy": ""}
         # Berg reaches this computer without a proxy.
         program = "from berg import config; config.bypass_proxy = lambda: None; "
         program += "from berg.cli import main; main()"
         self.process = subprocess.Popen(
             [sys.executable, "-c", program, *words], cwd=cwd or cloud.home,
-            env={**os.environ, **own}, stdin=subprocess.DEVNULL,
+            env={**cloud.env, **env, **own}, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         while not self.is_held.wait(0.05) and self.process.poll() is None:

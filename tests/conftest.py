@@ -22,6 +22,7 @@ from localcloud import control
 
 # A first boot holds no locks, the image has what a golden one has, and rights count at once.
 SETTINGS = {"first_boot": 0, "prepared": 1, "operation": 0.2, "grant_delay": 1, "account_delay": 1}
+BERG = [sys.executable, "-c", "from berg.cli import main; main()"]  # in a process of its own
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
 
@@ -45,15 +46,20 @@ class Cloud:
         return Config(**json.loads((self.home / ".berg/berg.json").read_text()))
 
     @property
+    def env(self) -> dict[str, str]:
+        """The user's."""
+        own = {"HOME": str(self.home), "BERG_HOME": str(self.home / ".berg"), "COLUMNS": "120"}
+        return {**os.environ, **own}
+
+    @property
     def bucket(self) -> Bucket:
         return Bucket(self.config)
 
     def run(self, *words: str, cwd: Path | None = None, **env: str) -> Done:
         """Run berg; its errors are sentences."""
-        own = {"HOME": str(self.home), "BERG_HOME": str(self.home / ".berg"), "COLUMNS": "120"}
         with tempfile.TemporaryDirectory() as folder:
             out, err = Path(folder, "out"), Path(folder, "err")
-            code = forks.berg([*words], cwd or self.home, {**os.environ, **own, **env}, out, err)
+            code = forks.berg([*words], cwd or self.home, {**self.env, **env}, out, err)
             done = Done(code, out.read_text(), err.read_text())
         assert "Traceback" not in done.err, done.err
         return done

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["imported"])
+# The server finds it from the folder it is started in: this one, or the repository's.
+FORKS.set_forkserver_preload(["imported", "tests.imported"])
 
 
 def berg(words: list[str], cwd: Path, env: dict[str, str], out: Path, err: Path) -> int:
@@ -22,6 +23,7 @@ def berg(words: list[str], cwd: Path, env: dict[str, str], out: Path, err: Path)
 
 def become(words: list[str], cwd: Path, env: dict[str, str], out: Path, err: Path) -> None:
     """What the forked process does."""
+    assert "berg.cli" in sys.modules  # else it spares nothing
     from berg.cli import main
 
     os.environ.clear()

@@ -86,8 +86,7 @@ class Round:
         return f"storm-{self.seed}"
 
     def start(self, *words: str) -> "subprocess.Popen[str]":
-        home = self.cloud.home
-        env = {**os.environ, "HOME": str(home), "BERG_HOME": str(home / ".berg"), "TOKEN": "hush"}
+        env = {**self.cloud.env, "TOKEN": "hush"}
         command, pipe = [sys.executable, "-c", PROGRAM, *words], subprocess.PIPE
         return subprocess.Popen(
             command, cwd=self.folder / "proj", env=env, stdin=subprocess.DEVNULL, stdout=pipe,

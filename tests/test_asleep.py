@@ -3,7 +3,6 @@ touches nothing of another's, leaves nothing, and says so.
 """
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -38,10 +37,9 @@ def machines(cloud: Cloud, name: str) -> list[tuple[str, str]]:
 
 def replace(cloud: Cloud, project: Path, name: str, *words: str) -> None:
     """Another laptop ends and removes what has the name, and takes it."""
-    own = {"HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
     cloud.run("kill", "-y", name)
     removal = [sys.executable, "-c", LATE, "rm", "-y", name]
-    subprocess.run(removal, env={**os.environ, **own}, cwd=cloud.home, capture_output=True)
+    subprocess.run(removal, env=cloud.env, cwd=cloud.home, capture_output=True)
     done = cloud.run(*words, "-n", name, *[OTHER] * (words[0] == "run"), cwd=project)
     assert done.code == 0, done.err
 

@@ -192,10 +192,9 @@ def test_optuna_runs_trials_as_jobs(cloud: Cloud, project: Path) -> None:
     _, install, *_ = borrow(project, "sklearn", "matplotlib", "threadpoolctl")
     (project / "pyproject.toml").write_text(f'[tool.berg]\ninstall = "{install}"\n')
     commit(project)
-    own = {"HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
     words = [sys.executable, "tune.py", "--trials", "2", "--parallel", "2", "--epochs", "3"]
     done = subprocess.run(
-        words, cwd=project / "optuna", env={**os.environ, **own}, capture_output=True, text=True
+        words, cwd=project / "optuna", env=cloud.env, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     assert re.search(r"the best test loss is \d\.\d+, of tune-[01]", done.stdout), done.stdout

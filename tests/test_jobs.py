@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from conftest import Cloud, commit, until
+from conftest import BERG, Cloud, commit, until
 
 PROGRAM = """
 import json, os, sys
@@ -70,9 +70,8 @@ def test_a_list_on_a_terminal_has_a_line_for_each_job(cloud: Cloud, project: Pat
     assert cloud.run(*CPU, "-n", name, "--note", "many words " * 40, "true", cwd=project).code == 0
     cloud.run("wait", name)
     primary, secondary = pty.openpty()
-    env = {**os.environ, "HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
-    words = [sys.executable, "-c", "from berg.cli import main; main()", "list"]
-    subprocess.run(words, env={**env, "COLUMNS": "70"}, stdout=secondary, check=True)
+    env = {**cloud.env, "COLUMNS": "70"}
+    subprocess.run([*BERG, "list"], env=env, stdout=secondary, check=True)
     os.close(secondary)
     lines = os.read(primary, 1 << 16).decode().splitlines()
     assert max(map(len, lines)) == 70 and lines[-1].startswith(f"{name} ")
@@ -165,8 +164,8 @@ def test_what_is_another_users_is_named_before_it_is_touched(cloud: Cloud, proje
 
 def completed(cloud: Cloud, words: str, **more: str) -> str:
     """What a shell offers after these words."""
-    own = {"HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg"), "COMP_WORDS": words}
-    env = {**os.environ, **own, "_BERG_COMPLETE": "bash_complete", "COMP_CWORD": "2", **more}
+    own = {"_BERG_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "2"}
+    env = {**cloud.env, **own, **more}
     program = [str(Path(sys.executable).with_name("berg"))]
     return subprocess.run(program, env=env, capture_output=True, text=True).stdout
 
@@ -249,11 +248,9 @@ def test_a_record_chooses_no_file_of_this_computer(cloud: Cloud, project: Path) 
 
 
 def test_ctrl_c_leaves_a_job_that_is_only_watched(cloud: Cloud, project: Path) -> None:
-    words = [*CPU, "-n", "watched", "--tail", "echo up; sleep 300"]
-    command = [sys.executable, "-c", "from berg.cli import main; main()", *words]
-    own = {**os.environ, "HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
+    words = [*BERG, *CPU, "-n", "watched", "--tail", "echo up; sleep 300"]
     with subprocess.Popen(
-        command, cwd=project, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        words, cwd=project, env=cloud.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as laptop:
         assert laptop.stdout
         while laptop.stdout.readline().strip() != "up":

@@ -3,13 +3,12 @@
 import os
 import signal
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Cloud, commit, until
+from conftest import BERG, Cloud, commit, until
 
 from berg import gce
 
@@ -56,11 +55,8 @@ def test_what_changes_is_sent_and_what_was_made_there_stays(
         ".env", ".git", "old", "own.txt", "train.py", "own.txt"
     ]  # fmt: skip
     there("cd /; timeout 40 python3 -m http.server 8766 >/dev/null 2>&1 &")
-    words = [sys.executable, "-c", "from berg.cli import main; main()"]
-    env = {**os.environ, "BERG_HOME": str(cloud.home / ".berg")}
-    tunnel = subprocess.Popen(
-        [*words, "open", box, "8766", "--no-browser"], env=env, stdout=subprocess.PIPE, text=True
-    )
+    words = [*BERG, "open", box, "8766", "--no-browser"]
+    tunnel = subprocess.Popen(words, env=cloud.env, stdout=subprocess.PIPE, text=True)
     assert tunnel.stdout
     url = tunnel.stdout.readline().strip()
     assert b"Directory listing" in urllib.request.urlopen(url, timeout=10).read()

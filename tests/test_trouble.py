@@ -3,10 +3,10 @@
 import http.server
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Cloud, until
+from conftest import BERG, Cloud, until
 
 from berg import gce, google
 from localcloud import control
 
-BERG = f"{sys.executable} -c 'from berg.cli import main; main()'"
 CPU = ["run", "-g", "0", "-n"]
 
 
@@ -156,10 +155,9 @@ def test_output_that_nobody_reads(
     cloud: Cloud, tmp_path: Path, to: str, code: str, says: str
 ) -> None:
     """As of a service without standard output, of `| head -1`, and of a full disk."""
-    line = f"{BERG} config list {to}; echo ${{PIPESTATUS[0]}} >>code"
-    env = {**os.environ, "HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
+    line = f"{shlex.join(BERG)} config list {to}; echo ${{PIPESTATUS[0]}} >>code"
     words = ["bash", "-c", line]
-    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
+    done = subprocess.run(words, cwd=tmp_path, env=cloud.env, capture_output=True, text=True)
     assert (tmp_path / "code").read_text().strip() in code.split(), done.stderr
     assert says in done.stderr and bool(says) == bool(done.stderr), done.stderr
 
@@ -246,11 +244,11 @@ def test_a_machine_whose_host_is_maintained_leaves_its_results_and_says_so(
 @pytest.mark.parametrize("words", [["run", "-g", "0", "true"], ["list"], ["kill", "-y", "nobody*"]])
 def test_ctrl_c_waits_for_no_answer(cloud: Cloud, project: Path, words: list[str]) -> None:
     server = json.loads((cloud.home / ".berg/local/server.json").read_text())["pid"]
-    env = {**os.environ, "HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
-    command = [sys.executable, "-c", "from berg.cli import main; main()", *words]
     os.kill(server, signal.SIGSTOP)
     try:
-        with subprocess.Popen(command, cwd=project, env=env, stderr=subprocess.PIPE) as laptop:
+        with subprocess.Popen(
+            [*BERG, *words], cwd=project, env=cloud.env, stderr=subprocess.PIPE
+        ) as laptop:
             until(lambda: [*Path(f"/proc/{laptop.pid}/task").iterdir()][1:])  # threads that ask
             time.sleep(1)
             laptop.send_signal(signal.SIGINT)
@@ -261,10 +259,11 @@ def test_ctrl_c_waits_for_no_answer(cloud: Cloud, project: Path, words: list[str
 
 
 def test_an_error_waits_for_no_other_answer(cloud: Cloud, project: Path, faults: Any) -> None:
-    env = {**os.environ, "HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
-    command = [sys.executable, "-c", "from berg.cli import main; main()", "run", "-g", "0", "true"]
+    words = [*BERG, "run", "-g", "0", "true"]
     faults("compute.images.getFromFamily", delay=90)
     faults("storage.buckets.get", status=404, message="The specified bucket does not exist.")
-    done = subprocess.run(command, cwd=project, env=env, capture_output=True, text=True, timeout=40)
+    done = subprocess.run(
+        words, cwd=project, env=cloud.env, capture_output=True, text=True, timeout=40
+    )
     assert done.returncode == 1 and "does not exist" in done.stderr, done.stderr
     assert "Traceback" not in done.stderr

@@ -21,7 +21,7 @@ import click
 from berg import BergError, install, ssh, terminal
 from berg.bucket import THREADS
 from berg.config import Config
-from berg.fetch import HERE
+from berg.fetch import here
 from berg.job import RUNNING, Job, now
 from berg.options import complete_names
 from berg.place import Machine
@@ -157,7 +157,7 @@ def profile(name: str, seconds: int, stacks: bool, as_json: bool) -> None:
     terminal.say(f"Profiling {state.name}" + f" for {terminal.duration(long)}" * (not stacks))
     with ThreadPoolExecutor(THREADS) as pool:
         answers = [*pool.map(lambda machine: ask(config, job, machine, when, long), machines)]
-    paths, about, folder = [], {}, HERE / state.results / "profiles" / when
+    paths, about, folder = [], {}, here() / state.results / "profiles" / when
     for machine, answer in zip(machines, answers):
         if "files" not in answer:
             terminal.warn(f"{machine.name}: {answer.get('error')}")

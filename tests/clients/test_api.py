@@ -1,6 +1,5 @@
 """Berg from Python, in programs as users write them."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -44,9 +43,8 @@ except berg.BergError as error:
 
 
 def python(cloud: Cloud, text: str, cwd: Path) -> str:
-    env = {**os.environ, "HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
     done = subprocess.run(
-        [sys.executable, "-c", text], cwd=cwd, env=env, capture_output=True, text=True
+        [sys.executable, "-c", text], cwd=cwd, env=cloud.env, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -1,14 +1,12 @@
 """An image of a devbox has what was installed there; a job from it is a job like any other."""
 
 import json
-import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from conftest import Cloud, until
+from conftest import BERG, Cloud, until
 
 from berg import google
 
@@ -55,9 +53,8 @@ def test_ctrl_c_names_what_google_goes_on_to_make(cloud: Cloud, project: Path, k
     words = ["devbox", "-g", "0", "-n", f"cut-{kind}", "--install", "none"]
     assert cloud.run(*words, cwd=project).code == 0
     cloud.call("POST", "/_berg/settings", {"image_delay": 3})
-    words = [sys.executable, "-c", "from berg.cli import main; main()", "image", "create", words[4]]
-    env = {**os.environ, "HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
-    with subprocess.Popen(words, env=env, stderr=subprocess.PIPE, text=True) as laptop:
+    words = [*BERG, "image", "create", words[4]]
+    with subprocess.Popen(words, env=cloud.env, stderr=subprocess.PIPE, text=True) as laptop:
         until(lambda: [*google.items(cloud.config, f"/global/{kind}")])
         laptop.send_signal(signal.SIGINT)
         said = laptop.communicate(timeout=30)[1]

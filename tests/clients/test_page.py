@@ -2,9 +2,7 @@
 
 import contextlib
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +11,7 @@ from typing import Any
 import pytest
 import requests
 from chromium import MISSING, PROGRAM, Browser
-from conftest import Cloud, commit, until
+from conftest import BERG, Cloud, commit, until
 
 from berg import gce
 from berg.clients.page import data
@@ -39,10 +37,9 @@ print("\x1b[32mgreen\x1b[0m <b>bold</b>")
 @contextlib.contextmanager
 def page(cloud: Cloud, *words: str) -> Iterator[SimpleNamespace]:
     """A `berg page` that runs, and a way to ask it."""
-    own = {"HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
     process = subprocess.Popen(
-        [sys.executable, "-c", "from berg.cli import main; main()", "page", *words],
-        env={**os.environ, **own}, stdout=subprocess.PIPE, text=True,
+        [*BERG, "page", *words],
+        env=cloud.env, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout
     address = process.stdout.readline().strip()

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Cloud
+from conftest import BERG, Cloud
 
 from berg import gce, google
 from berg import job as jobs
@@ -63,10 +63,8 @@ def test_a_devbox_without_a_record_goes_only_if_a_person_says_so(
     done = cloud.run("reap", "-y")
     assert "its disk box (200 GB)" in done.err and has_machine(cloud, "box")
     ours, theirs = pty.openpty()
-    words = [sys.executable, "-c", "from berg.cli import main; main()", "reap"]
-    env = {**os.environ, "HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
-    env["BERG_FORMAT"] = "human"
-    process = subprocess.Popen(words, stdin=theirs, env=env, stderr=subprocess.PIPE)
+    env = {**cloud.env, "BERG_FORMAT": "human"}
+    process = subprocess.Popen([*BERG, "reap"], stdin=theirs, env=env, stderr=subprocess.PIPE)
     os.write(ours, b"y\ny\n")  # maybe for what other tests left, too
     process.communicate(timeout=60)
     assert not has_machine(cloud, "box")
@@ -101,9 +99,8 @@ def test_disks_groups_and_templates_that_nothing_uses_go(cloud: Cloud, project: 
     state = State("spot", jobs.FAILED, config.user, results="spot", created_at=LONG_AGO)
     state.times = {jobs.FAILED: LONG_AGO}
     cloud.bucket.write(jobs.state_path("spot"), state.content(), about=state.about())
-    env = {**os.environ, "HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
     words = [sys.executable, "-c", AT_ONCE, "reap", "-y"]
-    done = subprocess.run(words, env=env, capture_output=True, text=True)
+    done = subprocess.run(words, env=cloud.env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     kinds = {line.split()[0] for line in done.stdout.splitlines()[1:]}
     assert kinds >= {"group", "disk", "policy", "template"}, done.stdout
@@ -121,11 +118,10 @@ def test_a_machine_that_may_not_delete_itself_is_named_until_somebody_does(
 ) -> None:
     role = "/iam/v1/projects/berg-local/roles/bergMachine"
     cloud.call("PATCH", role, {"includedPermissions": ["compute.instances.get"]})
-    env = {**os.environ, "HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
     words = [sys.executable, "-c", AT_ONCE, "list"]
     try:
         assert cloud.run("run", "-g", "0", "-n", "stays", "--wait", "true", cwd=project).code == 0
-        said = subprocess.run(words, env=env, capture_output=True, text=True).stderr
+        said = subprocess.run(words, env=cloud.env, capture_output=True, text=True).stderr
         assert "stays in us-" in said and "exists although its job has ended" in said, said
         assert "Delete it: berg kill stays" in said and has_machine(cloud, "stays")
         cloud.call("POST", "/_berg/instances/stays/crash", {})  # else its end takes two minutes

@@ -1,6 +1,5 @@
 """TensorBoard over what jobs write to the bucket."""
 
-import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import requests
-from conftest import Cloud, commit
+from conftest import BERG, Cloud, commit
 
 from berg.clients import tensorboard
 
@@ -48,10 +47,9 @@ def test_what_jobs_wrote_is_shown_and_what_is_new_of_it(cloud: Cloud, project: P
     assert missing.code == 1 and "berg list" in missing.err
     if not find_spec("tensorboard"):
         return
-    own = {"HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
     process = subprocess.Popen(
-        [sys.executable, "-c", "from berg.cli import main; main()", "tensorboard", "boards"],
-        env={**os.environ, **own}, stdout=subprocess.PIPE, text=True,
+        [*BERG, "tensorboard", "boards"],
+        env=cloud.env, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
         assert process.stdout

@@ -4,12 +4,10 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
-from conftest import Cloud
+from conftest import BERG, Cloud, until
 
 from berg import gce
 
@@ -54,16 +52,13 @@ def test_what_is_unexpected_is_in_a_file_without_names(cloud: Cloud, tmp_path: P
 
 @pytest.mark.slow
 def test_after_an_interruption_nothing_is_left(cloud: Cloud, tmp_path: Path) -> None:
-    own = {"HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
-    words = [sys.executable, "-c", "from berg.cli import main; main()", "try", "-y"]
     trial = subprocess.Popen(
-        [*words, "--only", "killed", "--only", "two"],
-        cwd=tmp_path, env={**os.environ, **own}, stderr=subprocess.PIPE, text=True,
+        [*BERG, "try", "-y", "--only", "killed", "--only", "two"],
+        cwd=tmp_path, env=cloud.env, stderr=subprocess.PIPE, text=True,
         process_group=0,
     )  # fmt: skip
-    while len(gce.machines(cloud.config)) < 2:
-        assert trial.poll() is None
-        time.sleep(0.5)
+    until(lambda: trial.poll() is not None or len(gce.machines(cloud.config)) == 2)
+    assert trial.returncode is None
     os.killpg(trial.pid, signal.SIGINT)  # as a terminal does
     _, said = trial.communicate(timeout=200)
     assert trial.returncode == 130 and "cleaning up" in said, said

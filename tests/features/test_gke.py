@@ -1,7 +1,6 @@
 """Jobs in pods of a cluster: as a user has them on machines."""
 
 import json
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,8 +118,9 @@ def test_a_token_for_kubectl_imports_no_module_of_the_current_folder(
     cloud: Cloud, tmp_path: Path
 ) -> None:
     (tmp_path / "click.py").write_text("raise SystemExit('this was imported')\n")
-    env = {**os.environ, "HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
-    done = subprocess.run(kube.program(), cwd=tmp_path, env=env, capture_output=True, text=True)
+    done = subprocess.run(
+        kube.program(), cwd=tmp_path, env=cloud.env, capture_output=True, text=True
+    )
     assert '"ExecCredential"' in done.stdout, done.stderr
 
 

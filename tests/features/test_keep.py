@@ -1,16 +1,14 @@
 """Machines wait for other jobs, and these end without them; the machine ends after all."""
 
 import json
-import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Cloud, until
+from conftest import BERG, Cloud, until
 
 
 def shown(cloud: Cloud, name: str) -> dict[str, Any]:
@@ -91,11 +89,8 @@ def test_a_laptop_that_slept_starts_nothing_on_another_machine(cloud: Cloud, pro
     fault = {"method": "storage.objects.insert", "match": "late1", "delay": 3}
     cloud.call("POST", "/_berg/faults", fault)
     cmd = "touch $BERG_RESULTS_DIR/ran"
-    words = ["-c", "from berg.cli import main; main()", "run", "--on", "old1", "-n", "late1", cmd]
-    env = {**os.environ, "HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
-    laptop = subprocess.Popen(
-        [sys.executable, *words], cwd=project, env=env, stderr=subprocess.PIPE, text=True
-    )
+    words = [*BERG, "run", "--on", "old1", "-n", "late1", cmd]
+    laptop = subprocess.Popen(words, cwd=project, env=cloud.env, stderr=subprocess.PIPE, text=True)
     until(lambda: cloud.call("GET", "/_berg/faults")["faults"][-1]["hits"])
     laptop.send_signal(signal.SIGSTOP)
     cloud.call("DELETE", "/_berg/faults")

@@ -1,14 +1,13 @@
 """Spot machines: what their user hears."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from conftest import Cloud, until
+from conftest import BERG, Cloud, until
 
 from berg import gce
 
@@ -30,7 +29,6 @@ def test_a_job_whose_machine_google_took_is_not_lost_while_there_is_no_room(
     cloud: Cloud, project: Path
 ) -> None:
     late = "import berg.job; berg.job.SILENT = 0; from berg.cli import main; main()"
-    own = {**os.environ, "HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
     words = ["-n", "comes-back", "--spot", "sleep 300"]
     assert cloud.run("run", "-g", "0", *words, cwd=project).code == 0
     until(lambda: b'"RUNNING"' in cloud.read(".berg/jobs/comes-back_state.json"))
@@ -39,7 +37,8 @@ def test_a_job_whose_machine_google_took_is_not_lost_while_there_is_no_room(
         (machine,) = gce.machines(cloud.config, "comes-back")
         cloud.call("POST", f"/_berg/instances/{machine.name}/crash", {})
         until(lambda: not any(each.is_on for each in gce.machines(cloud.config, "comes-back")))
-        listed = subprocess.check_output([sys.executable, "-c", late, "list", "--json"], env=own)
+        words = [sys.executable, "-c", late, "list", "--json"]
+        listed = subprocess.check_output(words, env=cloud.env)
     finally:
         cloud.call("POST", "/_berg/stockout", {"on": False})
     (row,) = [row for row in json.loads(listed) if row["name"] == "comes-back"]
@@ -58,9 +57,8 @@ def test_a_job_whose_machine_google_took_is_not_lost_while_there_is_no_room(
 def test_a_submit_that_slept_leaves_its_job_alone_that_has_ended(
     cloud: Cloud, project: Path
 ) -> None:
-    words = [sys.executable, "-c", "from berg.cli import main; main()", "run", "-g", "0", "--spot"]
-    own = {**os.environ, "HOME": str(cloud.home), "BERG_HOME": str(cloud.home / ".berg")}
-    pipes = {"cwd": project, "env": own, "stderr": subprocess.PIPE, "text": True}
+    words = [*BERG, "run", "-g", "0", "--spot"]
+    pipes = {"cwd": project, "env": cloud.env, "stderr": subprocess.PIPE, "text": True}
     groups = f"/compute/v1/projects/{cloud.config.project}/aggregated/instanceGroupManagers"
     slow = {
         "method": "compute.regionInstanceGroupManagers.insert",
