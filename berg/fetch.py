@@ -231,7 +231,7 @@ class Fetch:
     def is_here(self, path: str, full: Path, row: Row) -> bool:
         """Whether a file has its content here; one that was edited is kept aside."""
         if self.is_ours(path):
-            return self.notes[path][2] == row.crc and self.notes[path][0] == row.size
+            return self.notes[path][::2] == [row.size, row.crc]  # a link has no checksum
         if not full.is_symlink() and is_there(full, row):
             self.note(path, full, row)
             return True

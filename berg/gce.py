@@ -1,10 +1,12 @@
 """Machines of Compute Engine: which type and zones, the request, creation, and those that exist."""
 
 import contextlib
+import functools
 import json
 import re
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -50,6 +52,8 @@ NO_ROOM = {
 }
 COLUMNS = "name,id,zone,status,labels,creationTimestamp,machineType,networkInterfaces"
 NO_QUOTA = ("QUOTA_EXCEEDED", "quotaExceeded")
+UNKNOWN_ACCOUNT = "of type 'serviceAccount' was not found"  # also of a new one, for a minute
+NEW = 90  # seconds
 QUOTA_PAGE = "https://console.cloud.google.com/iam-admin/quotas"
 BOOT = Path(__file__).with_name("boot.py")
 IMPORTING, LOADED = threading.Lock(), list[Any]()  # of `client`
@@ -348,8 +352,9 @@ def create(
         if region in full:
             continue
         say(f"Creating {job.name} in {zone}")
+        names = job.machine_names
         try:
-            (make or insert)(config, request, job.machine_names, zone)
+            once_known(functools.partial(make or insert, config, request, names, zone), say)
             return zone
         except GoogleError as error:
             made = machines(config, job.name, zone, [job.sha256])
@@ -367,6 +372,21 @@ def create(
         f"no machine could be created, and none was left behind.\n  {text}\n"
         "Try other zones (-z), other or fewer GPUs (-t, -g), or --spot"
     )
+
+
+def once_known(ask: Callable[[], None], say: Any) -> None:
+    """Ask for machines, again while Compute Engine does not know their account, which may be new."""
+    end, has_said = time.monotonic() + NEW, False
+    while True:
+        try:
+            return ask()
+        except GoogleError as error:
+            if UNKNOWN_ACCOUNT not in error.message or time.monotonic() > end:
+                raise
+        if not has_said:
+            say(f"Compute Engine does not know the machines' account yet; trying again for {NEW} s")
+        has_said = True
+        time.sleep(2)
 
 
 def client() -> tuple[Any, Any]:
@@ -426,6 +446,8 @@ def reason(error: GoogleError) -> str:
         return f"{error.message} Raise the quota: {QUOTA_PAGE}"
     if error.reason in NO_ROOM:
         return "out of stock"
+    if UNKNOWN_ACCOUNT in error.message:
+        return f"{error.message} Make it: berg init"
     if error.status == 409:
         return f"{error.message}. Choose another name: -n NAME"
     return error.message

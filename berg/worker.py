@@ -52,6 +52,7 @@ TAKEN = 50  # seconds for them where Google takes the machine
 METADATA_RETRY, METADATA_TIMEOUT = 300, 20  # seconds: all tries together; one request
 PASS, AGAIN = 10, 1  # seconds between two passes over the results; after one without a whole moment
 LOG, LOOK = 2, 1  # seconds between two pieces of the log, and two looks at the metadata
+UPDATE = 1  # second between two writes of an object, else a bucket refuses the second one
 STATE = 20  # seconds after which the state is written again, so that readers see how old it is
 # Other places where commands may leave files, and folders to skip there.
 ELSEWHERE = ("/root", "/home", "/workspace", "/data", "/mnt", "/opt", "/srv", "/tmp")
@@ -137,6 +138,7 @@ class Run:
     ending: Ending | None = None  # why it is to end, once that is known
     next_word: float = 0  # time.monotonic() of the next look at the metadata
     next_state: float = 0  # time.monotonic() at which the state is written again
+    wrote_state: float = -1  # time.monotonic() of the last write of it
     pass_seconds: float = 0  # duration of the last pass over the results, or 3 x its CPU if more
     has_ended: bool = False  # the command
     is_taken: bool = False  # the job, by another machine
@@ -183,6 +185,7 @@ class Run:
             self.state.times[state] = jobs.now(self.bucket.time())
         if not self.leads:
             return
+        time.sleep(max(0, self.wrote_state + UPDATE - time.monotonic()))
         try:
             self.generation = jobs.write_state(self.bucket, self.state, self.generation)
         except Changed:  # maybe by this machine, whose answer was lost
@@ -191,6 +194,7 @@ class Run:
             if not is_ours or (last.is_final and last.state != state):
                 raise NotMine("its state was written by someone else") from None
             self.generation = jobs.write_state(self.bucket, self.state, generation)
+        self.wrote_state = time.monotonic()
 
     def look(self) -> None:
         """Raise EndEarly if the job is to end before its command runs."""

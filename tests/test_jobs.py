@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from conftest import BERG, Cloud, commit, until
 
+from berg import gce
+
 PROGRAM = """
 import json, os, sys
 where = os.environ["BERG_RESULTS_DIR"]
@@ -59,6 +61,7 @@ def test_several_jobs_are_waited_for_and_deleted_by_a_pattern(cloud: Cloud, proj
     assert cloud.run("tail", "try-2").code == 5
     refused = cloud.run("rm", "try-*")
     assert refused.code == 1 and "-y" in refused.err and cloud.read(".berg/jobs/try-1_state.json")
+    until(lambda: not any(gce.machines(cloud.config, name) for name in ("try-1", "try-2")))
     assert cloud.run("rm", "-y", "try-*").code == 0
     assert "try-" not in cloud.run("list").out
     missing = cloud.run("kill", "none", "--json")
@@ -181,6 +184,13 @@ def test_what_a_command_writes_while_it_is_killed_is_kept(cloud: Cloud, project:
     last = project.parent / "last"
     assert last.read_text() == "last\n" and os.access(last, os.X_OK)
     assert cloud.run("wait", "by-signal").code == 137
+
+
+def test_no_write_comes_sooner_than_a_bucket_takes_it(cloud: Cloud, project: Path) -> None:
+    cloud.call("DELETE", "/_berg/requests")
+    assert cloud.run(*CPU, "-n", "paced", "--wait", "true", cwd=project).code == 0
+    asked = cloud.call("GET", "/_berg/requests")["requests"]
+    assert asked and 429 not in [row["status"] for row in asked]
 
 
 def test_files_and_options_of_other_tools(cloud: Cloud, project: Path) -> None:

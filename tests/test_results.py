@@ -95,8 +95,8 @@ def test_what_is_edited_here_stays_and_what_the_job_deleted_is_moved(
     cloud: Cloud, project: Path, tmp_path: Path
 ) -> None:
     (project / "job.sh").write_text(
-        "cd $BERG_RESULTS_DIR; [ $BERG_ATTEMPT = 1 ] && { echo 1 >a; echo 1 >b; echo x >gone; exit 3; }\n"
-        "echo 2 >a; echo 2 >b; rm gone; mkdir dir; ln -s ../a dir/link\n"
+        "cd $BERG_RESULTS_DIR; [ $BERG_ATTEMPT = 1 ] && { echo 1 >a; echo 1 >b; echo x >gone; ln -s a is; exit 3; }\n"
+        "echo 2 >a; echo 2 >b; rm gone is; echo 3 >is; mkdir dir; ln -s ../a dir/link\n"
     )
     here = tmp_path / "here"
     assert cloud.run(*CPU, "edits", "--wait", "bash job.sh", cwd=project).code == 3
@@ -109,7 +109,7 @@ def test_what_is_edited_here_stays_and_what_the_job_deleted_is_moved(
     done = cloud.run("fetch", "edits", str(here))
     assert done.code == 0 and "your version is now a.~1~" in done.err, done.err
     read = {p.name: p.read_text() for p in here.iterdir() if p.is_file() and p.name[0] not in ".b"}
-    assert read == {"a": "2\n", "a.~1~": "9\n", "own": "never fetched\n"}, done.err
+    assert read == {"a": "2\n", "a.~1~": "9\n", "is": "3\n", "own": "never fetched\n"}, done.err
     assert (here / "b").read_text() == "2\n" and (here / "dir/link").read_text() == "2\n"
     assert (tmp_path / "here.deleted/gone").read_text() == "x\n"
     then = tmp_path / "then"

@@ -258,6 +258,23 @@ def test_ctrl_c_waits_for_no_answer(cloud: Cloud, project: Path, words: list[str
     assert laptop.returncode == 130 and b"Interrupted" in said, said
 
 
+def test_a_new_account_is_waited_for(cloud: Cloud, project: Path) -> None:
+    cloud.call("POST", "/_berg/settings", {"account_delay": 1e6})
+    words = [*BERG, "run", "-g", "0", "-n", "early", "true"]
+    try:
+        with subprocess.Popen(
+            words, cwd=project, env=cloud.env, stderr=subprocess.PIPE, text=True
+        ) as laptop:
+            assert laptop.stderr
+            while "does not know the machines' account yet" not in laptop.stderr.readline():
+                assert laptop.poll() is None
+            cloud.call("POST", "/_berg/settings", {"account_delay": 1})
+            said = laptop.stderr.read()
+    finally:
+        cloud.call("POST", "/_berg/settings", {"account_delay": 1})
+    assert laptop.returncode == 0 and "Created early in" in said, said
+
+
 def test_an_error_waits_for_no_other_answer(cloud: Cloud, project: Path, faults: Any) -> None:
     words = [*BERG, "run", "-g", "0", "true"]
     faults("compute.images.getFromFamily", delay=90)

@@ -160,6 +160,12 @@ def make_once(config: Config, path: str, body: dict[str, Any]) -> None:
             raise
 
 
+def may_come(error: dict[str, str]) -> bool:
+    """Whether the group makes its machine in spite of this error, once there is room, or its account is known."""
+    is_new = gce.UNKNOWN_ACCOUNT in error.get("message", "")
+    return is_new or error.get("code") in gce.NO_ROOM
+
+
 def first_zone(config: Config, region: str, job: Job, say: Callable[[str], None]) -> str:
     """The zone of the group's machines; raise BergError if waiting for them is of no use."""
     end = monotonic() + ANSWER
@@ -168,7 +174,7 @@ def first_zone(config: Config, region: str, job: Job, say: Callable[[str], None]
         rows = google.call(config, "POST", asked, requestId=None).get("managedInstances", [])
         for row in rows:
             errors = row.get("lastAttempt", {}).get("errors", {}).get("errors", [])
-            failed = [error for error in errors if error.get("code") not in gce.NO_ROOM]
+            failed = [error for error in errors if not may_come(error)]
             if failed:
                 message = failed[0].get("message")
                 raise BergError(f"no machine could be created in {region}: {message}")

@@ -1,5 +1,6 @@
 """Spot machines: what their user hears."""
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import BERG, Cloud, until
 
-from berg import gce
+from berg import gce, google
 
 
 @pytest.mark.slow
@@ -76,3 +77,30 @@ def test_a_submit_that_slept_leaves_its_job_alone_that_has_ended(
         said = laptop.communicate()[1]
     assert laptop.returncode == 1 and "sleeper is SUCCEEDED by now" in said, said
     assert json.loads(cloud.run("show", "sleeper", "--json").out)["state"] == "SUCCEEDED"
+
+
+def test_a_group_makes_its_machine_when_its_account_is_known(cloud: Cloud, project: Path) -> None:
+    region = (
+        f"{cloud.config.endpoint}/compute/v1/projects/{cloud.config.project}/regions/us-central1"
+    )
+    listing = f"{region}/instanceGroupManagers/early/listManagedInstances"
+    cloud.call("POST", "/_berg/settings", {"account_delay": 1e6})
+    words = [*BERG, "run", "-g", "0", "-n", "early", "--spot", "true"]
+
+    def is_refused() -> bool:
+        with contextlib.suppress(google.GoogleError):
+            return "serviceAccount" in str(
+                google.call(cloud.config, "POST", listing, requestId=None)
+            )
+        return False
+
+    try:
+        with subprocess.Popen(
+            words, cwd=project, env=cloud.env, stderr=subprocess.PIPE, text=True
+        ) as laptop:
+            until(is_refused)
+            cloud.call("POST", "/_berg/settings", {"account_delay": 1})
+            said = laptop.communicate()[1]
+    finally:
+        cloud.call("POST", "/_berg/settings", {"account_delay": 1})
+    assert laptop.returncode == 0 and "Created early in" in said, said
