@@ -22,7 +22,7 @@ from pathlib import Path
 import click
 
 from berg import BergError, jobs, table, terminal
-from berg.bucket import THREADS, Bucket, Changed, Object
+from berg.bucket import PIECE, THREADS, Bucket, Changed, Object
 from berg.config import Config
 from berg.job import OBEYED, RESULTS, State, check_results, row_states, states
 from berg.moments import (
@@ -92,28 +92,32 @@ class Fetch:
 
     def run(self, view_ns: int | None = None, deleted: bool = False) -> Fetched:
         """Download the newest moment, or the last one before `view_ns`; without any, the plain objects."""
-        if not self.folder.exists() and not self.rows(view_ns):
+        rows = self.rows(view_ns)
+        if not rows and not self.folder.exists():
             return self.done
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder / NOTES, "a+") as notes:
-            fcntl.flock(notes, fcntl.LOCK_EX)  # of another fetch
+            try:
+                fcntl.flock(notes, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:  # by another fetch
+                fcntl.flock(notes, fcntl.LOCK_EX)
+                rows = self.rows(view_ns)
             (self.folder / PARTS).mkdir(exist_ok=True)
             notes.seek(0)
             with contextlib.suppress(ValueError):  # a full disk may have cut it off
                 self.notes = json.loads(notes.read() or "{}")
             try:
-                rows = self.rows(view_ns)
                 if (self.folder / PARTS.upper()).exists():
                     rows = self.apart(rows)
                 self.done.files = len(rows)
                 for path in [*self.notes.keys() - rows.keys()] if deleted else []:
                     self.move_away(path)
-                files, links = (
-                    [path for path in rows if bool(rows[path].link) == is_link]
-                    for is_link in (False, True)
-                )
-                with ThreadPoolExecutor(THREADS) as pool:
-                    [*pool.map(lambda path: self.bring(path, rows[path], rows), files)]
+                links = [path for path, row in rows.items() if row.link]
+                large = [path for path, row in rows.items() if row.size > PIECE]
+                small = [path for path, row in rows.items() if not row.link and row.size <= PIECE]
+                for paths, threads in ((small, 2 * THREADS), (large, THREADS)):
+                    with ThreadPoolExecutor(threads) as pool:
+                        [*pool.map(lambda path: self.bring(path, rows[path], rows), paths)]
                 for path in links:  # last: no file comes through one
                     self.bring(path, rows[path], rows)
             finally:
