@@ -56,7 +56,8 @@ def test_a_devbox_whose_process_somebody_ends_can_be_started_again(
 ) -> None:
     assert cloud.run("devbox", "-g", "0", "-n", "ended", cwd=project).code == 0
     until(cloud, "ended", "RUNNING")
-    cloud.run("ssh", "ended", "touch mine; pkill -f 'sleep infinity'")
+    kill = "until pkill -f '[s]leep infinity'; do sleep 0.1; done"  # it may be about to begin
+    cloud.run("ssh", "ended", f"touch mine; {kill}")
     assert "sleep" in until(cloud, "ended", "STOPPED")["reason"]
     assert cloud.run("start", "ended").code == 0
     until(cloud, "ended", "RUNNING")

@@ -128,6 +128,22 @@ def test_rerun_has_the_code_and_options_of_the_job(cloud: Cloud, project: Path) 
     assert resumed.code == 1 and "berg rerun first" in resumed.err
 
 
+def test_a_resume_without_room_leaves_the_job_as_it_was(cloud: Cloud, project: Path) -> None:
+    words = ["-n", "no-room", "--disk-gb", "300", "--wait", "exit 3"]
+    assert cloud.run(*CPU, *words, cwd=project).code == 3
+    paths = [f".berg/jobs/no-room_{kind}.json" for kind in ("metadata", "state")]
+    before, resume = [cloud.read(path) for path in paths], ["run", "--resume", "no-room"]
+    plan = json.loads(cloud.run(*resume, "--dry-run", "--json", cwd=project).out)
+    assert plan["request"]["disks"][0]["initializeParams"]["diskSizeGb"] == "300"
+    cloud.call("POST", "/_berg/stockout", {"on": True})
+    try:
+        done = cloud.run(*resume, cwd=project)
+    finally:
+        cloud.call("POST", "/_berg/stockout", {"on": False})
+    assert done.code == 1 and "out of stock" in done.err, done.err
+    assert [cloud.read(path) for path in paths] == before
+
+
 @pytest.mark.slow
 def test_a_job_goes_on_with_new_code(cloud: Cloud, project: Path) -> None:
     (project / "sub").mkdir()
