@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import sqlite3
 import time
 from pathlib import Path
@@ -72,6 +73,25 @@ def test_a_restored_file_has_its_time_and_mode(cloud: Cloud, tmp_path: Path) -> 
     for name, at in times.items():
         about = (tmp_path / "2/aged" / name).stat()
         assert (about.st_mtime, about.st_mode & 0o777) == (at, 0o755)
+
+
+def test_links_within_lead_to_the_same_file_elsewhere_and_others_are_named(
+    cloud: Cloud, tmp_path: Path
+) -> None:
+    place = cloud.bucket, "berg_results/", "linked", "linked", "0"
+    mirror, folder = Mirror(str(tmp_path / "1"), *place), tmp_path / "1/linked"
+    mirror.restore()
+    (folder / "deep").mkdir(parents=True)
+    (folder / "file").write_text("content")
+    (folder / "deep/absolute").symlink_to(folder / "file")
+    (folder / "deep/relative").symlink_to("../file")
+    (folder / "outside").symlink_to("/etc/hostname")
+    os.mkfifo(folder / "pipe")
+    assert mirror.finish(60).keys() == {"linked/outside", "linked/pipe"}
+    Mirror(str(tmp_path / "2"), *place, attempt=2).restore()
+    shutil.rmtree(folder)
+    for name in ("absolute", "relative"):
+        assert (tmp_path / "2/linked/deep" / name).read_text() == "content"
 
 
 def test_a_log_that_is_begun_again_before_the_next_moment(cloud: Cloud, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from conftest import BERG, Cloud, until
 
 from berg import gce, google
+from berg import job as jobs
 
 
 @pytest.mark.slow
@@ -104,3 +105,14 @@ def test_a_group_makes_its_machine_when_its_account_is_known(cloud: Cloud, proje
     finally:
         cloud.call("POST", "/_berg/settings", {"account_delay": 1})
     assert laptop.returncode == 0 and "Created early in" in said, said
+
+
+@pytest.mark.slow
+def test_a_command_that_does_not_hear_is_ended_in_time_to_save(cloud: Cloud, project: Path) -> None:
+    line = "trap '' TERM; while :; do date >>$BERG_RESULTS_DIR/dates; sleep 0.5; done"
+    assert cloud.run("run", "-g", "0", "-n", "deaf", line, cwd=project).code == 0
+    until(lambda: cloud.read("berg_results/deaf/dates"))
+    cloud.call("POST", "/_berg/instances/deaf/preempt", {"grace": 30})
+    until(lambda: not gce.machines(cloud.config, "deaf"))
+    state, _ = jobs.read_state(cloud.bucket, "deaf")
+    assert (state.state, state.reason) == ("LOST", "Google took the machine")
