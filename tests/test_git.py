@@ -3,7 +3,10 @@
 import subprocess
 from pathlib import Path
 
+import pytest
 from conftest import Cloud, commit
+
+from berg import code
 
 ASKED = [
     "describe --tags --dirty --long", "describe --tags --match v* --long", "status --porcelain",
@@ -50,3 +53,9 @@ def test_a_damaged_repository_is_named_with_what_helps(cloud: Cloud, project: Pa
     done = cloud.run("run", "-g", "0", "-n", "damaged", "true", cwd=project)
     assert done.code == 1 and "git fsck" in done.err and "git fetch" in done.err, done.err
     assert not cloud.read(".berg/jobs/damaged_state.json")
+
+
+@pytest.mark.parametrize("who", ["", "t0ken@", "me:t0ken@"])
+def test_a_token_for_the_origin_stays_here(project: Path, who: str) -> None:
+    git(project, f"remote add origin https://{who}github.com/me/proj.git")
+    assert code.settings(project)["remote.origin.url"] == "https://github.com/me/proj.git"
