@@ -192,12 +192,13 @@ def completed(cloud: Cloud, words: str, **more: str) -> str:
 
 
 def test_what_a_command_writes_while_it_is_killed_is_kept(cloud: Cloud, project: Path) -> None:
-    write = "sleep 1; cd $BERG_RESULTS_DIR; echo last >last; chmod +x last; exit"
+    write = "sleep 1; cd $BERG_RESULTS_DIR; echo last >last; chmod +x last; exit 0"
     late = f"trap '{write}' TERM; echo up; while :; do sleep 0.1; done"
     assert cloud.run(*CPU, "-n", "writes-late", late, cwd=project).code == 0
     assert cloud.run(*CPU, "-n", "by-signal", "kill -9 $$", cwd=project).code == 0
     until(lambda: "\nup\n" in cloud.log("writes-late"))
     assert cloud.run("kill", "-y", "writes-late").code == 0
+    assert cloud.run("wait", "writes-late").code == 1  # although the command ended with 0
     assert cloud.run("fetch", "writes-late", str(project.parent)).code == 0
     last = project.parent / "last"
     assert last.read_text() == "last\n" and os.access(last, os.X_OK)
