@@ -239,7 +239,8 @@ def unrecorded(states: list[State], machines: list[Machine]) -> list[State]:
     """States for machines whose job has no record that can be read."""
     known, found = {state.name for state in states}, {}
     for machine in machines:
-        if machine.job and machine.job not in known:
+        is_leaving = machine.status == "STOPPING"  # its job may have been deleted
+        if machine.job and machine.job not in known and not is_leaving:
             state = RUNNING if machine.is_on else STOPPED
             created = datetime.fromisoformat(machine.created_at.replace("Z", "+00:00"))
             at = records.now(created.timestamp())

@@ -7,11 +7,12 @@ import time
 
 import pytest
 
-from berg import BergError, features, metrics, rows
+from berg import BergError, features, gce, metrics, rows
 from berg import job as jobs
 from berg.features import docker
 from berg.fetch import Fetch, LeftOut
 from berg.job import Job, State
+from berg.jobs import unrecorded
 from berg.moments import FINAL, PARTLY, Row, common, union
 
 # --- results
@@ -259,3 +260,15 @@ instances, types = narrow.load()
 print(instances.InstancesClient.__name__, types.Zone.__name__)"""
     made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert made.stdout == "InstancesClient Zone\n", made.stderr
+
+
+@pytest.mark.parametrize(
+    ("status", "state"),
+    [("RUNNING", ["RUNNING"]), ("TERMINATED", ["STOPPED"]), ("STOPPING", [])],
+)
+def test_a_machine_whose_job_is_deleted_is_listed_unless_it_leaves(
+    status: str, state: list[str]
+) -> None:
+    machine = gce.Instance("a", "us-east1-b", status, "a", created_at="2026-01-01T00:00:00Z")
+    assert [each.state for each in unrecorded([], [machine])] == state
+    assert unrecorded([State("a")], [machine]) == []
