@@ -234,6 +234,8 @@ class Fetch:
 
     def is_here(self, path: str, full: Path, row: Row) -> bool:
         """Whether a file has its content here; one that was edited is kept aside."""
+        if not os.path.lexists(full):
+            return False
         if self.is_ours(path):
             return self.notes[path][::2] == [row.size, row.crc]  # a link has no checksum
         if not full.is_symlink() and is_there(full, row):
