@@ -32,10 +32,10 @@ same cores. Medians; × is the wall over that of the first row. CPU is that of t
   an object is claimed before the next one is written.
 - **A list of 5,000 jobs**, 0.5 s of CPU wanted: half is imports; the bucket's list has all states, each of which is checked. An
   index would be a second truth.
-- **Many small files**, no slower than rclone wanted: Berg asks for 16 at once and rclone for 32 here, and each file is noted,
-  checked and moved to its place in Python.
-- **A start**, 2.0 s wanted: a bucket takes one write of an object a second, and the state is written twice before the command.
-  On a new machine uv installs what Berg's worker needs, too; a [golden image](image.md) has it already.
+- **Many small files**, no slower than rclone wanted: each file is noted, checked and moved to its place in Python.
+- **A start on a new machine**, 2.0 s wanted: uv installs what Berg's worker needs, and Python compiles that at its first import.
+  A [golden image](image.md) has both. A bucket takes one write of an object a second, and the state is written twice before the
+  command: less than a second is for nothing else.
 
 {tables}"""
 
