@@ -27,6 +27,7 @@ FRESH = 5  # seconds after which `berg rm` looks again
 MANY = 8  # of more jobs the objects of all are listed at once
 PATIENCE = 90  # seconds that `berg kill` waits until a machine ends its command
 SAVING = 400  # and until it has saved the last results
+LONGEST = 180  # seconds until a devbox is off
 GOING_OFF = ("STOPPING", "SUSPENDING")  # what a machine is soon after `berg stop`
 TROUBLE: tuple[type[Exception], ...] = (BergError, *trouble())
 
@@ -545,7 +546,10 @@ def start(names: tuple[str, ...], yes: bool) -> None:
     for name in names:
         machines = devbox(config, name)
         agree_on_box(config, name, machines, "Switch on", yes)
-        while any(machine.status in GOING_OFF for machine in machines):
+        bucket, end = Bucket(config), time.monotonic() + LONGEST
+        while is_going_off(bucket, name, machines):
+            if time.monotonic() > end:
+                raise BergError(f"{name} is STOPPED, but does not go off. See: berg show {name}")
             time.sleep(POLL)
             machines = same(config, machines)
         if not machines:
@@ -553,7 +557,6 @@ def start(names: tuple[str, ...], yes: bool) -> None:
         for machine in machines:
             if not machine.is_on:
                 machine.start(config)
-        bucket = Bucket(config)
         with contextlib.suppress(BergError, Changed):  # its records may be damaged
             state, generation = records.read_state(bucket, name)
             is_its = state.machine_id in [machine.id for machine in machines]
@@ -562,6 +565,17 @@ def start(names: tuple[str, ...], yes: bool) -> None:
                 state.times = {SUBMITTED: records.now(bucket.time())}
                 records.write_state(bucket, state, generation)
         terminal.say(f"{name} is on. Log in: berg ssh {name}")
+
+
+def is_going_off(bucket: Bucket, name: str, machines: list[Machine]) -> bool:
+    """Whether a devbox goes off, or is about to: its worker says before that it is STOPPED."""
+    if any(machine.status in GOING_OFF for machine in machines):
+        return True
+    with contextlib.suppress(BergError):  # its records may be damaged
+        state, _ = records.read_state(bucket, name)
+        on = [machine.id for machine in machines if machine.is_on]
+        return state.state == STOPPED and state.machine_id in on
+    return False
 
 
 def devbox(config: Config, name: str) -> list[Machine]:

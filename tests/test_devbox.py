@@ -56,10 +56,12 @@ def test_a_devbox_whose_process_somebody_ends_can_be_started_again(
 ) -> None:
     assert cloud.run("devbox", "-g", "0", "-n", "ended", cwd=project).code == 0
     until(cloud, "ended", "RUNNING")
+    cloud.call("POST", "/_berg/faults", {"method": "compute.instances.stop", "delay": 5})
     kill = "until pkill -f '[s]leep infinity'; do sleep 0.1; done"  # it may be about to begin
     cloud.run("ssh", "ended", f"touch mine; {kill}")
     assert "sleep" in until(cloud, "ended", "STOPPED")["reason"]
-    assert cloud.run("start", "ended").code == 0
+    assert cloud.run("start", "ended").code == 0  # its worker has ended, and it is on still
+    cloud.call("DELETE", "/_berg/faults")
     until(cloud, "ended", "RUNNING")
     assert cloud.run("ssh", "ended", "ls mine").out == "mine\n"
     assert cloud.run("kill", "-y", "ended").code == 0
