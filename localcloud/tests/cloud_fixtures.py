@@ -24,7 +24,6 @@ POLICY_3 = {"options": {"requestedPolicyVersion": 3}}
 # new accounts are late, as Google's are by minutes; clusters are in a hurry.
 USUAL = {
     **{
-        "delay": 0,
         "hurry": 1,
         "metadata_delay": 0,
         "grant_delay": 2,

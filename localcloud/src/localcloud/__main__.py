@@ -71,7 +71,6 @@ def parser() -> argparse.ArgumentParser:
         type=float,
         help="seconds from the power button to no power, instead of 30 (Spot) or 120",
     )
-    add("--delay", type=float, default=0.0, help="seconds that a machine takes to boot longer")
     add("--end-machines", action="store_true", help="end what a killed server left, and exit")
     return made
 

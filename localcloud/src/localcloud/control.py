@@ -236,9 +236,3 @@ def read_json(path: Path) -> dict[str, Any]:
         return json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    temporary = path.with_name(path.name + ".new")
-    temporary.write_text(json.dumps(content))
-    temporary.replace(path)

@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import logging
 import os
 import signal
 from pathlib import Path
-from typing import Any
 
 from aiohttp import web
 
@@ -25,7 +23,8 @@ from localcloud.call import Cloud
 from localcloud.compute import groups, power, resize_requests
 from localcloud.compute.state import Settings
 from localcloud.container import planes
-from localcloud.control import write_json
+from localcloud.control import read_json
+from localcloud.identity.tokens import write_private
 from localcloud.machines import image, sshd, tunnel
 from localcloud.machines import sandbox as machines
 from localcloud.machines.abilities import abilities
@@ -45,8 +44,7 @@ def run(options: argparse.Namespace) -> None:
 
 async def serve(options: argparse.Namespace) -> None:
     folder = options.folder.resolve()
-    settings = Settings(options.grace, options.delay)
-    cloud = open_cloud(folder, options.port, options.project, settings)
+    cloud = open_cloud(folder, options.port, options.project, Settings(options.grace))
     compute = cloud.compute
     compute.sandbox = sandbox_of(folder)
     metadata = MetadataServer(compute, cloud.tokens)
@@ -76,7 +74,7 @@ async def listen_until_told(cloud: Cloud, options: argparse.Namespace) -> None:
     except OSError as error:
         log.warning("no tunnels to machines without an external address: %s", error)
     cloud.tokens.write_credentials(cloud.folder / "credentials.json")
-    write_json(cloud.folder / "server.json", {"pid": os.getpid(), "port": cloud.port})
+    write_private(cloud.folder / "server.json", {"pid": os.getpid(), "port": cloud.port})
     log.info("listening on 127.0.0.1:%d, state in %s", cloud.port, cloud.folder)
     if not options.quiet:
         print(guide.how_to_use(cloud.folder, cloud.port, options.project), flush=True)
@@ -100,9 +98,5 @@ def sandbox_of(folder: Path) -> machines.Sandbox:
     known = {"uid": os.geteuid(), "ssh_obstacle": sshd.obstacle()}
     if any(found.get(key) != value for key, value in known.items()):
         found = {**abilities(folder), **known}
-        write_json(path, found)
+        write_private(path, found)
     return machines.Sandbox(found["files"], found["user_namespace"])
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text()) if path.exists() else {}

@@ -21,7 +21,7 @@ from localcloud.artifacts.store import Artifacts
 from localcloud.billing import api as billing_api
 from localcloud.call import CLOUD, Cloud, cut
 from localcloud.compute import api as compute_api
-from localcloud.compute.routers import reaches_google
+from localcloud.compute.networks import reaches_google
 from localcloud.compute.state import Compute, Settings
 from localcloud.container import api as container_api
 from localcloud.container.state import Container

@@ -142,7 +142,7 @@ def test_what_interfaces_may_not_be(client, fast):
         ([{"network": "global/networks/fast"}], "a3-ultragpu-8g", "custom subnet mode"),
         ([{**ROCE[0], "network": "global/networks/fast"}], "a3-ultragpu-8g", "not one of"),
         ([DEFAULT, {**ROCE[0], "accessConfigs": [{}]}], "a3-ultragpu-8g", "external IP"),
-        ([DEFAULT, *[FAST] * 10], "a3-ultragpu-8g", "At most 10"),
+        ([DEFAULT, *[FAST] * 10], "a3-ultragpu-8g", "1 to 10"),
     ):
         wrong = gpus("wrong", fast, interfaces, kind)
         if kind.startswith("n1"):

@@ -31,7 +31,6 @@ print("jax", jax.process_index(), jax.local_device_count(), jax.device_count(), 
 def clean(client):
     client.control("settings", {"refill": 0.2, "grace": 0.5})
     yield
-    client.control("settings", {"delay": 0})
     client.session.delete(f"{client.url}/_berg/faults")
     for name in groups_there(client):
         client.wait(client.call("DELETE", f"{GROUPS}/{name}"))

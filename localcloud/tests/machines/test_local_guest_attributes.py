@@ -22,7 +22,7 @@ def machine():
         path="projects/p/zones/z/instances/a",
         guest_attributes={},
         items=items,
-        metadata=lambda: items,
+        metadata=lambda common: items,
     )
 
 

@@ -7,7 +7,6 @@ the methods there are; everything else answers 501. Permissions are one flag per
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import re
 from collections.abc import Callable
@@ -19,32 +18,28 @@ from localcloud.compute import (
     bulk,
     catalog,
     checks,
-    disks,
     groups_api,
     images,
     networks_api,
     policies,
+    power,
     quotas,
     reservations_api,
     resize_requests,
 )
-from localcloud.compute import power as compute_power
 from localcloud.compute.checks import LINK, not_found
 from localcloud.compute.firewalls import delete_firewall, insert_firewall
 from localcloud.compute.listing import listed
 from localcloud.compute.make import make_instance
+from localcloud.compute.operations import begin_operation, get_operation, wait_operation
 from localcloud.compute.resources import RESOURCES, read_resource
-from localcloud.compute.routers import (
-    set_private_access,
-)
 from localcloud.compute.state import Compute, Instance
-from localcloud.errors import ApiError
+from localcloud.errors import ApiError, unserved
 from localcloud.machines import guest_attributes
 
 UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 # What anybody may do in Google's projects of images.
 PUBLIC = {f"compute.images.{verb}" for verb in ("get", "getFromFamily", "list")}
-WAIT = 120  # seconds that operations/wait waits at most
 
 
 def handlers(cloud: Cloud) -> dict[str, Any]:
@@ -61,26 +56,16 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
         "instances.setMetadata": set_metadata,
         "instances.list": list_instances,
         "instances.aggregatedList": list_instances,
-        "disks.get": images.get_disk,
-        "disks.list": images.list_disks,
-        "disks.aggregatedList": images.list_disks,
-        "disks.delete": images.delete_disk,
         "projects.get": get_project,
         "projects.setCommonInstanceMetadata": set_common_metadata,
-        "images.get": images.get_image,
-        "images.getFromFamily": images.get_image,
-        "images.list": images.list_images,
-        "images.insert": images.insert_image,
-        "images.delete": images.delete_image,
         "firewalls.insert": insert_firewall,
         "firewalls.delete": delete_firewall,
-        "subnetworks.setPrivateIpGoogleAccess": set_private_access,
         **groups_api.HANDLERS,
         **networks_api.HANDLERS,
         **policies.HANDLERS,
         **reservations_api.HANDLERS,
         **resize_requests.HANDLERS,
-        **disks.HANDLERS,
+        **images.HANDLERS,
         **{f"{scope}Operations.get": get_operation for scope in ("zone", "region", "global")},
         **{f"{scope}Operations.wait": wait_operation for scope in ("zone", "region", "global")},
         **{
@@ -127,18 +112,12 @@ async def _checked(cloud: Cloud, handler: Callable, call: Call) -> Any:
 async def insert(compute: Compute, call: Call) -> dict:
     project, zone, body = call.params["project"], call.params["zone"], call.body or {}
     for name in ("sourceMachineImage", "sourceInstanceTemplate"):
-        if call.params.get(name):
-            raise checks.missing(name)
+        unserved(call.params.get(name), name)
     checks.check_types_are_links(body)
     instance, disk = make_instance(compute, project, zone, body)
-    operation = new_operation(compute, call, "insert", instance)
-    compute_power.insert(compute, instance, disk, operation)
+    operation = begin_operation(compute, call, "insert", instance.path, instance.id)
+    power.insert(compute, instance, disk, operation)
     return operation
-
-
-def new_operation(compute: Compute, call: Call, kind: str, instance: Instance) -> dict:
-    request_id = call.params.get("requestId")
-    return compute.operation_on(instance, kind, call.principal, clientOperationId=request_id)
 
 
 def instance_of(compute: Compute, call: Call) -> Instance:
@@ -159,30 +138,24 @@ async def simulate_maintenance(compute: Compute, call: Call) -> dict:
         raise ApiError(400, "resourceNotReady", f"The resource '{instance.path}' is not ready")
     scheduling = instance.resource["scheduling"]
     if scheduling["provisioningModel"] == "SPOT":
-        return compute_power.preempt(compute, instance)
-    if scheduling["onHostMaintenance"] != "TERMINATE":
-        raise checks.missing("a move to another host")
-    return compute_power.maintain(compute, instance)
+        return power.preempt(compute, instance)
+    unserved(scheduling["onHostMaintenance"] != "TERMINATE", "moves to another host")
+    return power.maintain(compute, instance)
 
 
 async def change_power(compute: Compute, call: Call) -> dict:
     instance = instance_of(compute, call)
     verb = call.method.rpartition(".")[2]
     if verb == "stop":
-        compute_power.check_stop(instance, call.params)
+        power.check_stop(instance, call.params)
     if verb == "start":
-        compute_power.check_start(instance)
-    operation = new_operation(compute, call, verb, instance)
+        power.check_start(instance)
+    operation = begin_operation(compute, call, verb, instance.path, instance.id)
     error = compute.faults.take_operation_error(call.method, instance.zone)
     if error:
         return compute.finish(operation, error)
-    power = compute_power
-    change = {
-        "delete": power.delete,
-        "stop": power.stop,
-        "start": power.start,
-    }
-    compute.in_background(change[verb](compute, instance, operation))
+    work = {"delete": power.delete, "stop": power.stop, "start": power.start}[verb]
+    compute.in_background(work(compute, instance, operation))
     return operation
 
 
@@ -191,45 +164,14 @@ async def set_metadata(compute: Compute, call: Call) -> dict:
     checks.check_fingerprint(body.get("fingerprint"), instance.resource["metadata"]["fingerprint"])
     instance.resource["metadata"] = checks.check_metadata(body)
     compute.save(instance)
-    return compute.finish(new_operation(compute, call, "setMetadata", instance))
+    operation = begin_operation(compute, call, "setMetadata", instance.path, instance.id)
+    return compute.finish(operation)
 
 
 async def list_instances(compute: Compute, call: Call) -> dict:
     project = call.params["project"]
     rows = [(i.zone, i.resource) for i in compute.instances.values() if i.project == project]
     return listed(call, "instance", "zones", rows)
-
-
-# --- operations
-
-
-def scope_of(call: Call) -> str:
-    return next(
-        (f"{place}s/{call.params[place]}" for place in ("zone", "region") if place in call.params),
-        "global",
-    )
-
-
-async def get_operation(compute: Compute, call: Call) -> dict:
-    name, project = call.params["operation"], call.params["project"]
-    row = compute.operations.get(name)
-    path = f"projects/{project}/{scope_of(call)}/operations/{name}"
-    if row is None or row["selfLink"] != LINK + path:
-        raise not_found(path)
-    return row
-
-
-async def wait_operation(compute: Compute, call: Call) -> dict:
-    """Answer when the operation is done, or with what it is after two minutes."""
-    row = await get_operation(compute, call)
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + WAIT
-    while row["status"] != "DONE" and loop.time() < deadline:
-        try:
-            await asyncio.wait_for(compute.changed.wait(), deadline - loop.time())
-        except asyncio.TimeoutError:
-            break
-    return row
 
 
 # --- projects
@@ -259,4 +201,4 @@ async def set_common_metadata(compute: Compute, call: Call) -> dict:
     row["commonInstanceMetadata"] = checks.check_metadata(body)
     compute.save_project(project)
     kind, path = "compute.projects.setCommonInstanceMetadata", f"projects/{project}"
-    return compute.finish(compute.operation(project, kind, path, "global", call.principal))
+    return compute.finish(begin_operation(compute, call, kind, path))

@@ -14,7 +14,9 @@ from localcloud.call import Call
 from localcloud.compute import catalog, checks, power, quotas, reservations
 from localcloud.compute.fields import honoured
 from localcloud.compute.make import make_instance
+from localcloud.compute.operations import begin_operation
 from localcloud.compute.state import Compute, Instance
+from localcloud.errors import unserved
 
 MOST = 5000
 HONOURED = (
@@ -31,26 +33,22 @@ async def bulk_insert(compute: Compute, call: Call) -> dict:
     zone = call.params["zone"]
     region = catalog.ZONES[zone]
     honoured("resource", body, HONOURED)
-    if any(any(each.values()) for each in body.get("perInstanceProperties", {}).values()):
-        raise checks.missing("resource.perInstanceProperties of machines that differ")
+    differ = any(any(each.values()) for each in body.get("perInstanceProperties", {}).values())
+    unserved(differ, "bulk inserts of machines that differ")
     properties = body.get("instanceProperties", {})
     checks.check_types_are_names("resource.instanceProperties", properties)
     if properties.get("scheduling", {}).get("provisioningModel") == "FLEX_START":
         field = "resource.instanceProperties.scheduling.provisioningModel"
         raise checks.invalid(field, "FLEX_START", "It is not supported for bulk inserts.")
     names = choose_names(body)
-    if int(body.get("minCount", len(names))) != len(names):
-        raise checks.missing("resource.minCount other than count")
+    unserved(int(body.get("minCount", len(names))) != len(names), "minCount other than count")
     for name in names:
         if (project, zone, name) in compute.instances:
             raise checks.already_exists(f"projects/{project}/zones/{zone}/instances/{name}")
     first = {**properties, "name": names[0]}
     sample = make_instance(compute, project, zone, first)[0]
     path, group = f"projects/{project}/zones/{zone}/instances", str(uuid.uuid4())
-    ids = {"clientOperationId": call.params.get("requestId"), "operationGroupId": group}
-    operation = compute.operation(
-        project, "bulkInsert", path, f"zones/{zone}", call.principal, **ids
-    )
+    operation = begin_operation(compute, call, "bulkInsert", path, operationGroupId=group)
     error = compute.faults.take_operation_error(call.method, zone)
     needs = {metric: amount * len(names) for metric, amount in sample.needs.items()}
     needs = quotas.drawn(compute, project, region, needs, sample.resource["scheduling"])
@@ -80,11 +78,9 @@ def choose_names(body: dict) -> list[str]:
     """The names of the machines: the keys of perInstanceProperties."""
     given = list(body.get("perInstanceProperties", {}))
     count = int(body.get("count", len(given)))
-    if not 1 <= count <= MOST:
-        raise checks.invalid("resource.count", count, f"Must be between 1 and {MOST}.")
-    if len(given) != count:
-        message = f"count ({count}) must be the number of perInstanceProperties ({len(given)})."
-        raise checks.invalid("resource.perInstanceProperties", "", message)
+    if not 1 <= count <= MOST or count != len(given):
+        why = f"Must be between 1 and {MOST}, and the number of perInstanceProperties."
+        raise checks.invalid("resource.count", count, why)
     for name in given:
         checks.check_name("resource.perInstanceProperties", name)
     return given

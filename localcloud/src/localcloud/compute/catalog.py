@@ -428,24 +428,17 @@ def cpu_limits(zone: str, accelerator: str) -> dict[int, int] | None:
 
 
 @cache
+def zones_of(text: str) -> frozenset[str]:
+    """The zones of a text such as `us-west1-ab us-east1-c`."""
+    found: set[str] = set()
+    for word in text.split():
+        region, _, letters = word.rpartition("-")
+        found |= {word} if word in AI_ZONES else {f"{region}-{letter}" for letter in letters}
+    return frozenset(found)
+
+
 def accelerator_zones(name: str) -> frozenset[str]:
-    words = ACCELERATORS[name][3].split()
-    return frozenset(zone for word in words for zone in _zones(word))
-
-
-@cache
-def tpu_zones(generation: str) -> frozenset[str]:
-    return frozenset(
-        zone for word in tpus.GENERATIONS[generation].zones.split() for zone in _zones(word)
-    )
-
-
-def _zones(word: str) -> list[str]:
-    """Expand `us-west1-ab` to its zones."""
-    if word in AI_ZONES:
-        return [word]
-    region, _, letters = word.rpartition("-")
-    return [f"{region}-{letter}" for letter in letters]
+    return zones_of(ACCELERATORS[name][3])
 
 
 def accelerators_in(zone: str) -> list[str]:
@@ -471,7 +464,7 @@ def machine_types_in(zone: str) -> list[MachineType]:
     return types + [
         MachineType(name, cpus, memory)
         for name, (cpus, memory, generation, _) in tpus.MACHINE_TYPES.items()
-        if zone in tpu_zones(generation)
+        if zone in zones_of(tpus.GENERATIONS[generation].zones)
     ]
 
 

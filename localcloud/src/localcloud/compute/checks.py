@@ -16,7 +16,7 @@ from typing import Any
 
 from localcloud import schema
 from localcloud.compute import catalog
-from localcloud.errors import ApiError
+from localcloud.errors import ApiError, unserved
 
 LINK = "https://www.googleapis.com/compute/v1/"
 NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
@@ -31,15 +31,9 @@ def invalid(field: str, value: Any, why: str) -> ApiError:
     return ApiError(400, "invalid", f"Invalid value for field '{field}': '{value}'. {why}")
 
 
-def missing(field: str) -> ApiError:
-    """What is Google's, and not kept here."""
-    return ApiError(501, "notImplemented", f"{field} is not part of the embedded cloud")
-
-
 def served(field: str, value: Any, *values: Any) -> None:
     """Refuse what is Google's and not among the values that are served here."""
-    if value not in values:
-        raise missing(f"{field} {json.dumps(value)}")
+    unserved(value not in values, f"{field} {json.dumps(value)}")
 
 
 def not_found(path: str) -> ApiError:
@@ -48,6 +42,14 @@ def not_found(path: str) -> ApiError:
 
 def already_exists(path: str) -> ApiError:
     return ApiError(409, "alreadyExists", f"The resource '{path}' already exists")
+
+
+def named(rows: list[dict], path: str) -> dict:
+    """The row whose name a path ends in; raise 404 if there is none."""
+    found = next((row for row in rows if row["name"] == last(path)), None)
+    if found is None:
+        raise not_found(path)
+    return found
 
 
 def last(link: str) -> str:

@@ -14,8 +14,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from localcloud.compute.checks import last
-from localcloud.compute.state import Compute, Instance
+from localcloud.compute.state import Compute, Instance, key_of
 from localcloud.machines import sandbox
 
 PASSING = ("hostname", "hosts", "resolv.conf", "machine-id")  # of /etc, a machine's own
@@ -33,9 +32,8 @@ def part_of(compute: Compute) -> str:
 
 def origin_of(compute: Compute, instance: Instance) -> Path:
     """Return the folder of the image that a machine's boot disk was made from; it may not exist."""
-    source = last(instance.resource["disks"][0].get("source", ""))
-    disk = compute.disks.get((instance.project, instance.zone, source), {})
-    return folder_of(compute, disk.get("sourceImageId", "none"))
+    disk = compute.row("disks", instance.resource["disks"][0]["source"])
+    return folder_of(compute, disk["sourceImageId"])
 
 
 def settle(compute: Compute, instance: Instance, image_id: str) -> None:
@@ -48,12 +46,8 @@ def settle(compute: Compute, instance: Instance, image_id: str) -> None:
 
 async def keep(compute: Compute, disk: dict, image_id: str) -> None:
     """Copy what is on a disk of a machine to the folder of an image."""
-    for link in disk.get("users", [])[:1]:
-        zone = last(disk["zone"])
-        project = link.partition("/projects/")[2].partition("/")[0]
-        instance = compute.instances[project, zone, last(link)]
-        if instance.resource["disks"][0].get("source") != disk["selfLink"]:
-            return
+    for link in disk.get("users", []):
+        instance = compute.instances[key_of(link)]
         folder, part = folder_of(compute, image_id), part_of(compute)
         source = compute.machine_folder(instance) / part
         if not source.is_dir():

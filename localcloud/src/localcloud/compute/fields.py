@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from localcloud import schema
 from localcloud.compute import catalog, tpus
-from localcloud.compute.checks import LINK, invalid, last, missing, not_found, served
+from localcloud.compute.checks import LINK, invalid, last, served
 from localcloud.compute.state import Compute
-from localcloud.errors import ApiError
+from localcloud.errors import ApiError, unserved
 
 MIN_RUN, MAX_RUN = 30, 120 * 24 * 3600  # seconds, of maxRunDuration
 MIN_FLEX_RUN, MAX_FLEX_RUN = 600, 7 * 24 * 3600  # of machines with flex-start
@@ -50,8 +50,7 @@ SCHEDULING = (
 def honoured(where: str, given: dict, names: tuple[str, ...]) -> None:
     """Refuse what is asked for and not kept here."""
     for key, value in given.items():
-        if key not in names and value not in (None, "", [], {}, False):
-            raise missing(f"{where}.{key}")
+        unserved(key not in names and value not in (None, "", [], {}, False), f"{where}.{key}")
 
 
 # --- scheduling
@@ -145,28 +144,16 @@ def check_policies(
     """The placement policy of an instance, by its URL or, from a template, by its name; those for
     workloads are for groups.
     """
+    base = f"projects/{project}/regions/{region}/resourcePolicies/"
     for link in links:
-        name = last(link)
-        if (project, region, name) not in compute.policies:
-            raise not_found(f"projects/{project}/regions/{region}/resourcePolicies/{name}")
-        placement = compute.policies[project, region, name].get("groupPlacementPolicy")
+        placement = compute.row("policies", base + last(link)).get("groupPlacementPolicy")
         if placement is None:
             message = "Resource policy must have one of [VmMaintenancePolicy, GroupPlacementPolicy, InstanceSchedulePolicy]"
             raise ApiError(400, "invalid", message)
         if "collocation" in placement and kind.family in NEVER_CLOSE:
             why = f"Machine type {kind.name} does not support compact placement."
             raise invalid("resource.resourcePolicies[0]", link, why)
-    return [
-        f"{LINK}projects/{project}/regions/{region}/resourcePolicies/{last(link)}" for link in links
-    ]
-
-
-def check_rest(
-    compute: Compute, project: str, region: str, kind: catalog.MachineType, body: dict
-) -> None:
-    """What is kept as it is sent, and what cannot be had at all."""
-    honoured("resource", body, INSTANCE)
-    check_threads(kind, body.get("advancedMachineFeatures") or {})
+    return [LINK + base + last(link) for link in links]
 
 
 def check_threads(kind: catalog.MachineType, features: dict) -> None:

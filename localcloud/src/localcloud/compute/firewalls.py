@@ -16,10 +16,12 @@ from localcloud.compute.checks import (
     check_name,
     invalid,
     last,
+    named,
     not_found,
     number_of,
 )
 from localcloud.compute.fields import honoured
+from localcloud.compute.operations import begin_operation
 from localcloud.compute.state import Compute
 
 # https://cloud.google.com/firewall/docs/firewalls#more_rules_default_vpc
@@ -60,19 +62,13 @@ def rules(compute: Compute, project: str) -> list[dict]:
     return row["firewalls"]
 
 
-def of_network(compute: Compute, link: str) -> list[dict]:
-    """The rules of a network."""
-    project = link.removeprefix(LINK).split("/")[1]
-    return [row for row in rules(compute, project) if row["network"] == link]
-
-
 def admits(compute: Compute, network: str, source: str, port: int) -> bool:
     """Whether the rules of a network let a range of addresses in to a port."""
     inside = ipaddress.IPv4Network(source)
     return any(
         inside.subnet_of(ipaddress.IPv4Network(each))
-        for row in of_network(compute, network)
-        if any(covers(item, port) for item in row["allowed"])
+        for row in rules(compute, network.removeprefix(LINK).split("/")[1])
+        if row["network"] == network and any(covers(item, port) for item in row["allowed"])
         for each in row["sourceRanges"]
     )
 
@@ -88,7 +84,7 @@ def rule(compute: Compute, project: str, body: dict) -> dict:
     """A Firewall with what Google fills in; raise its refusal of a wrong one."""
     path = f"projects/{project}/global/firewalls/{body['name']}"
     network = f"projects/{project}/global/networks/{last(body.get('network') or 'default')}"
-    found = networks.network_at(compute, LINK + network)
+    found = networks.row_at(compute, LINK + network)
     if found is None:
         raise not_found(network)
     if networks.zone_of(found):
@@ -125,27 +121,17 @@ def firewalls(compute: Compute, project: str) -> list[tuple[str, dict]]:
 async def insert_firewall(compute: Compute, call: Call) -> dict:
     project, body = call.params["project"], call.body or {}
     row, known = rule(compute, project, body), rules(compute, project)
+    path = row["selfLink"].removeprefix(LINK)
     if any(each["name"] == row["name"] for each in known):
-        raise already_exists(f"projects/{project}/global/firewalls/{row['name']}")
+        raise already_exists(path)
     known.append({**row, "creationTimestamp": compute.timestamp()})
-    return changed(compute, call, "insert", row["name"])
+    compute.save_project(project)
+    return compute.finish(begin_operation(compute, call, "insert", path))
 
 
 async def delete_firewall(compute: Compute, call: Call) -> dict:
-    project, name = call.params["project"], call.params["firewall"]
-    known = rules(compute, project)
-    found = [row for row in known if row["name"] == name]
-    if not found:
-        raise not_found(f"projects/{project}/global/firewalls/{name}")
-    known.remove(found[0])
-    return changed(compute, call, "delete", name)
-
-
-def changed(compute: Compute, call: Call, kind: str, name: str) -> dict:
-    project, request_id = call.params["project"], call.params.get("requestId")
+    project = call.params["project"]
+    path = f"projects/{project}/global/firewalls/{call.params['firewall']}"
+    rules(compute, project).remove(named(rules(compute, project), path))
     compute.save_project(project)
-    path = f"projects/{project}/global/firewalls/{name}"
-    operation = compute.operation(
-        project, kind, path, "global", call.principal, clientOperationId=request_id
-    )
-    return compute.finish(operation)
+    return compute.finish(begin_operation(compute, call, "delete", path))

@@ -12,8 +12,9 @@ from __future__ import annotations
 import asyncio
 
 from localcloud.compute import quotas
-from localcloud.compute.checks import invalid, missing
+from localcloud.compute.checks import invalid
 from localcloud.compute.state import Compute, Instance
+from localcloud.errors import unserved
 
 SHORTEST, LONGEST = 90, 7200  # seconds of requestValidForDuration
 LOOK = 0.05  # seconds between two looks whether there is room
@@ -26,8 +27,7 @@ def valid_seconds(params: dict, model: str) -> float:
     insert may say.
     """
     for key, value in params.items():
-        if key != "requestValidForDuration" and value:
-            raise missing(f"resource.params.{key}")
+        unserved(key != "requestValidForDuration" and value, f"resource.params.{key}")
     if "requestValidForDuration" not in params:
         return 0.0
     seconds = int(params["requestValidForDuration"].get("seconds", 0))

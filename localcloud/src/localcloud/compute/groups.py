@@ -27,7 +27,7 @@ from typing import Any
 
 from localcloud.compute import power, quotas, slices
 from localcloud.compute.make import make_instance
-from localcloud.compute.state import Compute, Group, Instance, template_key
+from localcloud.compute.state import Compute, Group, Instance
 from localcloud.errors import ApiError
 
 CODES = {
@@ -178,7 +178,7 @@ def body_of(compute: Compute, group: Group, name: str) -> dict:
     comes from. What the group sets for all does not apply to machines of a resize request.
     """
     link = group.resource["instanceTemplate"]
-    properties = compute.templates[template_key(link)]["properties"]
+    properties = compute.row("templates", link)["properties"]
     patch = {}
     if not group.members[name].get("request"):
         patch = group.resource.get("allInstancesConfig", {}).get("properties", {})

@@ -1,4 +1,4 @@
-"""The methods of managed instance groups; compute_groups.py does what they say and lists what is
+"""The methods of managed instance groups; groups.py does what they say and lists what is
 not covered.
 
 A field of a group that is not honoured here is refused with 501, not ignored.
@@ -19,8 +19,8 @@ from localcloud.compute import groups as compute_groups
 from localcloud.compute.checks import LINK
 from localcloud.compute.fields import honoured
 from localcloud.compute.listing import listed
-from localcloud.compute.state import Compute, Group, template_key
-from localcloud.compute.templates import change
+from localcloud.compute.operations import begin_operation, change
+from localcloud.compute.state import Compute, Group
 from localcloud.errors import ApiError
 
 MOST = 2000  # members of a group
@@ -51,7 +51,7 @@ async def insert_group(compute: Compute, call: Call) -> dict:
     if group.key in compute.groups:
         raise checks.already_exists(group.path)
     size = check_size("resource.targetSize", body["targetSize"])
-    made_from = compute.templates[template_key(template)]
+    made_from = compute.row("templates", template)
     if zone:
         own: dict[str, Any] = {"zone": f"{LINK}projects/{project}/zones/{zone}"}
         own |= slices.check(compute, project, region, body, made_from)
@@ -99,7 +99,8 @@ def template_of(compute: Compute, project: str, body: dict) -> str:
     match = re.fullmatch(r"(?:.*projects/([^/]+)/)?global/instanceTemplates/([^/]+)", link)
     if not match:
         raise checks.invalid("resource.instanceTemplate", link, "The URL is malformed.")
-    return templates.find(compute, match[1] or project, match[2])["selfLink"]
+    path = f"projects/{match[1] or project}/global/instanceTemplates/{match[2]}"
+    return compute.row("templates", path)["selfLink"]
 
 
 def check_size(field: str, size: int) -> int:
@@ -201,7 +202,7 @@ def open_group(compute: Compute, call: Call) -> Group:
 def shown(compute: Compute, group: Group) -> dict:
     """A group with what its members do."""
     actions = schema.load("compute").schemas["InstanceGroupManagerActionsSummary"]["properties"]
-    counts = Counter(camel(member["action"]) for member in group.members.values())
+    counts = Counter(member["action"].lower() for member in group.members.values())
     version, size = group.resource["versions"][0], group.resource["targetSize"]
     return {
         **group.resource,
@@ -214,11 +215,6 @@ def shown(compute: Compute, group: Group) -> dict:
             **(slices.status(compute, group) if group.is_slice else {}),
         },
     }
-
-
-def camel(action: str) -> str:
-    first, *rest = action.lower().split("_")
-    return first + "".join(word.capitalize() for word in rest)
 
 
 async def get_group(compute: Compute, call: Call) -> dict:
@@ -234,9 +230,7 @@ async def list_groups(compute: Compute, call: Call) -> dict:
 async def delete_group(compute: Compute, call: Call) -> dict:
     """The operation ends when all members are gone."""
     group = open_group(compute, call)
-    ids = {"targetId": group.resource["id"], "clientOperationId": call.params.get("requestId")}
-    place = group.place
-    operation = compute.operation(group.project, "delete", group.path, place, call.principal, **ids)
+    operation = begin_operation(compute, call, "delete", group.path, group.resource["id"])
     error = compute.faults.take_operation_error(call.method)
     if error:
         return compute.finish(operation, error)

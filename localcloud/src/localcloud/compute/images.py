@@ -1,13 +1,15 @@
-"""Images and disks: looked up, made, listed, deleted.
+"""Images, disks and snapshots of boot disks: looked up, made, listed, deleted.
 
 Not covered: images of other things than snapshots, licences, what features of the guest mean, deprecations that
-come by themselves. Snapshots are in disks.py.
+come by themselves.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from localcloud.call import Call
@@ -17,15 +19,18 @@ from localcloud.compute.checks import (
     already_exists,
     check_labels,
     check_name,
+    fingerprint,
     invalid,
     last,
+    named,
     not_found,
     number_of,
     served,
 )
 from localcloud.compute.fields import honoured
 from localcloud.compute.listing import listed
-from localcloud.compute.state import Compute
+from localcloud.compute.operations import begin_operation, delete
+from localcloud.compute.state import Compute, key_of
 from localcloud.errors import ApiError
 from localcloud.machines import sandbox
 
@@ -47,14 +52,8 @@ NEW_DISK = (
     "diskType",
     "labels",
 )
-IMAGE = (
-    "name",
-    "family",
-    "description",
-    "labels",
-    "sourceSnapshot",
-    "kind",
-)
+SNAPSHOT = ("name", "description", "labels", "kind")
+IMAGE = (*SNAPSHOT, "family", "sourceSnapshot")
 
 
 def image_resource(project: str, image: catalog.Image) -> dict:
@@ -80,14 +79,7 @@ def image_resource(project: str, image: catalog.Image) -> dict:
 
 def images_of(compute: Compute, project: str) -> list[dict]:
     public = [image_resource(project, image) for image in catalog.IMAGES.get(project, [])]
-    return public + compute.own_images(project)
-
-
-def find(compute: Compute, project: str, name: str) -> dict:
-    for image in images_of(compute, project):
-        if image["name"] == name:
-            return image
-    raise not_found(f"projects/{project}/global/images/{name}")
+    return public + compute.kept(project, "images")
 
 
 def newest(compute: Compute, project: str, family: str) -> dict:
@@ -104,10 +96,11 @@ def resolve(compute: Compute, project: str, link: str, field: str) -> dict:
     owner = parts[parts.index("projects") + 1] if "projects" in parts else project
     by_family = len(parts) >= 2 and parts[-2] in ("family", "imageFamilyViews")
     try:
-        image = (newest if by_family else find)(compute, owner, parts[-1])
+        if by_family:
+            return newest(compute, owner, parts[-1])
+        return named(images_of(compute, owner), parts[-1])
     except ApiError:
         raise invalid(field, link, "The referenced image resource cannot be found.") from None
-    return image
 
 
 def check_disks(kind: catalog.MachineType, body: dict) -> dict:
@@ -182,20 +175,11 @@ def check_stop_action(scheduling: dict, has_ssds: bool) -> None:
 def boot_disk(
     compute: Compute, project: str, zone: str, kind: catalog.MachineType, name: str, given: dict
 ) -> tuple[dict, bool]:
-    """Return the new boot disk, and whether its image is plain."""
-    disk, image = new_disk(compute, project, zone, kind, name, given)
-    if (project, zone, disk["name"]) in compute.disks:
-        raise already_exists(f"projects/{project}/zones/{zone}/disks/{disk['name']}")
-    return disk, image.get("family", "").startswith(("debian-", "cos-"))
-
-
-def new_disk(
-    compute: Compute, project: str, zone: str, kind: catalog.MachineType, name: str, given: dict
-) -> tuple[dict, dict]:
-    """Return the Disk resource for an instance's first disk and the image it is made from."""
+    """Return the Disk resource for an instance's first disk, and whether its image is plain."""
     field = "resource.disks[0].initializeParams"
     params: dict[str, Any] = given.get("initializeParams", {})
-    image, origin = boot_source(compute, project, params, field)
+    image = resolve(compute, project, params.get("sourceImage", ""), f"{field}.sourceImage")
+    check_ready(image)
     taken = catalog.of_family(catalog.BOOT_DISKS, kind.name, tuple(catalog.DISK_TYPES))
     link = params.get("diskType") or taken[0]
     disk_type = last(link)
@@ -224,46 +208,87 @@ def new_disk(
         "type": f"{base}/diskTypes/{disk_type}",
         "zone": base,
         "selfLink": f"{base}/disks/{name}",
-        **origin,
+        "sourceImage": image["selfLink"],
+        "sourceImageId": image["id"],
         "physicalBlockSizeBytes": "4096",
         "architecture": "X86_64",
         "labelFingerprint": "42WmSpB8rSM=",
     }
     if params.get("labels"):
         disk["labels"] = check_labels(params["labels"])
-    return disk, image
-
-
-def not_ready(path: str) -> ApiError:
-    return ApiError(400, "resourceNotReady", f"The resource '{path}' is not ready")
+    if key_of(disk["selfLink"]) in compute.tables["disks"]:
+        raise already_exists(f"projects/{project}/zones/{zone}/disks/{name}")
+    return disk, image.get("family", "").startswith(("debian-", "cos-"))
 
 
 def check_ready(row: dict) -> None:
     """Raise 400 for an image or a snapshot that is still being made."""
     if row["status"] != "READY":
-        raise not_ready(row["selfLink"].removeprefix(LINK))
+        path = row["selfLink"].removeprefix(LINK)
+        raise ApiError(400, "resourceNotReady", f"The resource '{path}' is not ready")
 
 
-def boot_source(
-    compute: Compute, project: str, params: dict, field: str
-) -> tuple[dict, dict[str, str]]:
-    """Return the image that a boot disk boots, and what its resource says it was made from."""
-    image = resolve(compute, project, params.get("sourceImage", ""), f"{field}.sourceImage")
-    check_ready(image)
-    return image, {"sourceImage": image["selfLink"], "sourceImageId": image["id"]}
+# --- images and snapshots that are made
 
 
-def find_disk(compute: Compute, project: str, zone: str, name: str) -> dict:
-    if (project, zone, name) not in compute.disks:
-        raise not_found(f"projects/{project}/zones/{zone}/disks/{name}")
-    return compute.disks[project, zone, name]
+def path_of(project: str, kind: str, name: str) -> str:
+    return f"projects/{project}/global/{kind}/{name}"
 
 
-def check_unused(disk: dict) -> None:
-    if disk.get("users"):
-        path, user = disk["selfLink"].removeprefix(LINK), disk["users"][0].removeprefix(LINK)
-        message = f"The disk resource '{path}' is already being used by '{user}'"
-        raise ApiError(400, "resourceInUseByAnotherResource", message)
+def new_path(compute: Compute, project: str, kind: str, body: dict) -> str:
+    """The path of a new image or snapshot, whose name must be free."""
+    name = body.get("name", "")
+    check_name("resource.name", name)
+    path = path_of(project, kind, name)
+    if any(row["name"] == name for row in compute.kept(project, kind)):
+        raise already_exists(path)
+    return path
+
+
+def make(
+    compute: Compute, call: Call, kind: str, row: dict, operation: dict, copy: Callable
+) -> dict:
+    """Begin to make an image or a snapshot; `copy` copies its content."""
+    compute.kept(call.params["project"], kind).append(row)
+    compute.save_project(call.params["project"])
+    failed = compute.faults.take_operation_error(call.method)
+    compute.in_background(finish(compute, call.params["project"], row, operation, failed, copy))
+    return operation
+
+
+async def finish(
+    compute: Compute,
+    project: str,
+    row: dict,
+    operation: dict,
+    failed: dict | None,
+    copy: Callable[[], Awaitable[None]],
+) -> None:
+    """Copy content; until then the image or snapshot can be neither used nor deleted. One that fails
+    stays, and says so.
+    """
+    try:
+        if not failed:
+            await copy()
+    except Exception as error:  # an operation that never ends would say nothing
+        log.exception("%s failed", row["selfLink"])
+        failed = {"code": "INTERNAL_ERROR", "message": f"{type(error).__name__}: {error}"}
+    await asyncio.sleep(compute.settings.image_delay)
+    row["status"] = "FAILED" if failed else "READY"
+    compute.save_project(project)
+    compute.finish(operation, failed)
+
+
+async def remove(compute: Compute, call: Call, kind: str, name: str) -> dict:
+    project, rows = call.params["project"], compute.kept(call.params["project"], kind)
+    row = named(rows, path_of(project, kind, name))
+    if row["status"] in ("PENDING", "UPLOADING"):
+        check_ready(row)
+    rows.remove(row)
+    compute.save_project(project)
+    await asyncio.to_thread(sandbox.remove, contents.folder_of(compute, row["id"]))
+    path = row["selfLink"].removeprefix(LINK)
+    return compute.finish(begin_operation(compute, call, "delete", path, row["id"]))
 
 
 # --- methods
@@ -273,7 +298,7 @@ async def get_image(compute: Compute, call: Call) -> dict:
     project = call.params["project"]
     if "family" in call.params:
         return newest(compute, project, call.params["family"])
-    return find(compute, project, call.params["image"])
+    return named(images_of(compute, project), path_of(project, "images", call.params["image"]))
 
 
 async def list_images(compute: Compute, call: Call) -> dict:
@@ -284,90 +309,111 @@ async def list_images(compute: Compute, call: Call) -> dict:
 async def insert_image(compute: Compute, call: Call) -> dict:
     """Give the project an image of its own, of a snapshot."""
     project, body = call.params["project"], call.body or {}
-    name, row = body.get("name", ""), compute.project_row(project)
-    check_name("resource.name", name)
-    path = f"projects/{project}/global/images/{name}"
-    if any(image["name"] == name for image in row["images"]):
-        raise already_exists(path)
+    path = new_path(compute, project, "images", body)
     honoured("resource", body, IMAGE)
     if family := body.get("family"):
         check_name("resource.family", family)
     check_labels(body.get("labels") or {})
-    source = snapshot_at(compute, project, body.get("sourceSnapshot", ""))
+    link = body.get("sourceSnapshot", "")
+    if "/" not in link:
+        raise invalid("resource.sourceSnapshot", link, "The URL is malformed.")
+    snapshots = compute.kept(project, "snapshots")
+    source = named(snapshots, path_of(project, "snapshots", last(link)))
+    check_ready(source)
     size = int(source["diskSizeGb"])
-    image = image_resource(project, catalog.Image(name, "", "", size, compute.timestamp()))
+    image = image_resource(project, catalog.Image(last(path), "", "", size, compute.timestamp()))
     kept = ("family", "description", "labels", "sourceSnapshot")
     image.update({key: body[key] for key in kept if body.get(key)}, status="PENDING")
     image = {key: value for key, value in image.items() if value != ""}
-    row["images"].append(image)
-    compute.save_project(project)
-    operation = compute.operation(project, "insert", path, "global", call.principal)
-    compute.in_background(finish_image(compute, project, image, source, operation))
-    return operation
-
-
-def snapshot_at(compute: Compute, project: str, link: str) -> dict:
-    """The snapshot that an image is made of."""
-    if "/" not in link:
-        raise invalid("resource.sourceSnapshot", link, "The URL is malformed.")
-    rows = compute.project_row(project).get("snapshots", [])
-    named = [row for row in rows if row["name"] == last(link)]
-    if not named:
-        raise not_found(f"projects/{project}/global/snapshots/{last(link)}")
-    check_ready(named[0])
-    return named[0]
-
-
-async def finish_image(
-    compute: Compute, project: str, image: dict, source: dict, operation: dict
-) -> None:
-    """Copy what an image is made of; an image that fails stays, and says so."""
-    await asyncio.sleep(compute.settings.image_delay)
-    failed = compute.faults.take_operation_error("compute.images.insert")
-    try:
-        if not failed:
-            await contents.repeat(compute, source["id"], image["id"])
-    except Exception as error:  # an operation that never ends would say nothing
-        log.exception("the image %s failed", image["name"])
-        failed = {"code": "INTERNAL_ERROR", "message": f"{type(error).__name__}: {error}"}
-    image["status"] = "FAILED" if failed else "READY"
-    compute.save_project(project)
-    compute.finish(operation, failed)
+    operation = begin_operation(compute, call, "insert", path, image["id"])
+    copy = functools.partial(contents.repeat, compute, source["id"], image["id"])
+    return make(compute, call, "images", image, operation, copy)
 
 
 async def delete_image(compute: Compute, call: Call) -> dict:
-    project, name = call.params["project"], call.params["image"]
-    path = f"projects/{project}/global/images/{name}"
-    row = compute.project_row(project)
-    gone = [image for image in row["images"] if image["name"] == name]
-    if not gone:
-        raise not_found(path)
-    if gone[0]["status"] == "PENDING":
-        raise not_ready(path)
-    row["images"].remove(gone[0])
-    compute.save_project(project)
-    await asyncio.to_thread(sandbox.remove, contents.folder_of(compute, gone[0]["id"]))
-    return compute.finish(compute.operation(project, "delete", path, "global", call.principal))
+    return await remove(compute, call, "images", call.params["image"])
+
+
+async def snapshot_disk(compute: Compute, call: Call) -> dict:
+    """Make a snapshot of a disk (disks.createSnapshot), which machines may write to meanwhile."""
+    project, body, disk = call.params["project"], call.body or {}, find_disk(compute, call)
+    path = new_path(compute, project, "snapshots", body)
+    honoured("resource", body, SNAPSHOT)
+    labels = check_labels(body.get("labels") or {})
+    kept = {"labels": labels, "description": body.get("description", "")}
+    row = {
+        "kind": "compute#snapshot",
+        "id": compute.new_id(),
+        "creationTimestamp": compute.timestamp(),
+        "name": last(path),
+        "status": "UPLOADING",
+        "sourceDisk": disk["selfLink"],
+        "sourceDiskId": disk["id"],
+        "diskSizeGb": disk["sizeGb"],
+        "storageBytes": "0",
+        "storageBytesStatus": "UP_TO_DATE",
+        "downloadBytes": "0",
+        "snapshotType": "STANDARD",
+        "storageLocations": ["us"],
+        "autoCreated": False,
+        "labelFingerprint": fingerprint(labels),
+        "selfLink": LINK + path,
+        **{key: value for key, value in kept.items() if value},
+    }
+    target = disk["selfLink"].removeprefix(LINK)
+    operation = begin_operation(compute, call, "createSnapshot", target, disk["id"])
+    copy = functools.partial(contents.keep, compute, disk, row["id"])
+    return make(compute, call, "snapshots", row, operation, copy)
+
+
+async def get_snapshot(compute: Compute, call: Call) -> dict:
+    project, rows = call.params["project"], compute.kept(call.params["project"], "snapshots")
+    return named(rows, path_of(project, "snapshots", call.params["snapshot"]))
+
+
+async def list_snapshots(compute: Compute, call: Call) -> dict:
+    rows = compute.kept(call.params["project"], "snapshots")
+    return listed(call, "snapshot", "globals", [("global", row) for row in rows])
+
+
+async def delete_snapshot(compute: Compute, call: Call) -> dict:
+    return await remove(compute, call, "snapshots", call.params["snapshot"])
+
+
+def find_disk(compute: Compute, call: Call) -> dict:
+    project, zone, name = (call.params[key] for key in ("project", "zone", "disk"))
+    return compute.row("disks", f"projects/{project}/zones/{zone}/disks/{name}")
 
 
 async def get_disk(compute: Compute, call: Call) -> dict:
-    return find_disk(compute, call.params["project"], call.params["zone"], call.params["disk"])
+    return find_disk(compute, call)
 
 
 async def list_disks(compute: Compute, call: Call) -> dict:
-    project = call.params["project"]
-    rows = [(key[1], row) for key, row in compute.disks.items() if key[0] == project]
-    return listed(call, "disk", "zones", rows)
+    return listed(call, "disk", "zones", compute.rows("disks", call.params["project"]))
 
 
 async def delete_disk(compute: Compute, call: Call) -> dict:
-    project, zone, name = (call.params[key] for key in ("project", "zone", "disk"))
-    disk = find_disk(compute, project, zone, name)
-    check_unused(disk)
-    path = disk["selfLink"].removeprefix(LINK)
-    del compute.disks[project, zone, name]
-    compute.drop("disks", disk["id"])
-    operation = compute.operation(
-        project, "delete", path, f"zones/{zone}", call.principal, targetId=disk["id"]
-    )
-    return compute.finish(operation)
+    disk = find_disk(compute, call)
+    if disk.get("users"):
+        path, user = disk["selfLink"].removeprefix(LINK), disk["users"][0].removeprefix(LINK)
+        message = f"The disk resource '{path}' is already being used by '{user}'"
+        raise ApiError(400, "resourceInUseByAnotherResource", message)
+    return delete(compute, call, "disks", disk)
+
+
+HANDLERS = {
+    "disks.get": get_disk,
+    "disks.list": list_disks,
+    "disks.aggregatedList": list_disks,
+    "disks.delete": delete_disk,
+    "disks.createSnapshot": snapshot_disk,
+    "images.get": get_image,
+    "images.getFromFamily": get_image,
+    "images.list": list_images,
+    "images.insert": insert_image,
+    "images.delete": delete_image,
+    "snapshots.get": get_snapshot,
+    "snapshots.list": list_snapshots,
+    "snapshots.delete": delete_snapshot,
+}

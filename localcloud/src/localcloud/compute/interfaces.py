@@ -37,10 +37,8 @@ def network_interfaces(
     """The interfaces of an instance. Those after the first get their addresses when it is made."""
     given, field = body.get("networkInterfaces") or [], "resource.networkInterfaces"
     region = catalog.ZONES[zone]
-    if not given:
-        raise invalid(field, "", "At least one network interface is required.")
-    if len(given) > MOST:
-        raise invalid(field, "", f"At most {MOST} network interfaces are allowed.")
+    if not 1 <= len(given) <= MOST:
+        raise invalid(field, "", f"1 to {MOST} network interfaces are allowed.")
     places = []
     for index, each in enumerate(given):
         check_interface(f"{field}[{index}]", each)
@@ -117,9 +115,5 @@ def access_config(given: dict, address: str) -> dict[str, Any]:
 def check_interface(field: str, given: dict) -> None:
     honoured(field, given, INTERFACE)
     served(f"{field}.nicType", given.get("nicType"), None, "GVNIC", "MRDMA")
-    configs = given.get("accessConfigs") or []
-    if len(configs) > 1:
-        why = "At most one access config currently supported."
-        raise invalid(f"{field}.accessConfigs", "", why)
-    for config in configs:
+    for config in given.get("accessConfigs") or []:
         honoured(f"{field}.accessConfigs[0]", config, ACCESS)

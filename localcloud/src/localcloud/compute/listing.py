@@ -1,29 +1,27 @@
 """Compute Engine's lists, plain and aggregated, with `filter`, `maxResults` and `pageToken`.
 
-Both filter languages: `labels.berg=1 AND (status=RUNNING OR name:web*)` and the older `name eq
-"web-.*"`, with AND, OR, parentheses and terms side by side. Not covered: NOT, comparisons of numbers,
-functions, orderBy.
+Of both filter languages what berg and gcloud send: `(labels.berg="1") AND name=web*` and the older `name
+eq "web-.*"`, terms side by side. Not covered: all other operators, orderBy.
 """
 
 from __future__ import annotations
 
-import base64
-import itertools
 import re
 from collections.abc import Callable
 from typing import Any
 
 from localcloud.call import Call
 from localcloud.compute import catalog
-from localcloud.compute.checks import LINK, invalid, missing
-from localcloud.errors import ApiError
+from localcloud.compute.checks import LINK, invalid
+from localcloud.errors import ApiError, unserved
 
 MOST = 500  # rows of a page
 Test = Callable[[dict], bool]
-TOKEN = re.compile(
-    r'\s*(\(|\)|!=|<=|>=|[=:<>]|"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'|[^\s()=:<>!"\']+)'
+# A term of a filter, in parentheses or not; its value is a word, or in quotes.
+TERM = re.compile(
+    r"""\s*(?P<and>AND\b)?\s*(?P<open>\()?\s*(?P<path>[A-Za-z][\w.-]*)\s*(?P<operator>=|\beq\b)\s*"""
+    r"""(?P<value>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s()=:<>!"']+)\s*(?(open)\))"""
 )
-OPERATORS = ("=", "!=", ":", "<", ">", "<=", ">=", "eq", "ne")
 
 
 def listed(
@@ -36,8 +34,7 @@ def listed(
     """
     name = plural or f"{kind}s"
     if int(call.params.get("maxResults", MOST)) > MOST:
-        why = f"Must be less than or equal to {MOST}"
-        raise invalid("maxResults", call.params["maxResults"], why)
+        raise invalid("maxResults", call.params["maxResults"], f"Must be at most {MOST}.")
     aggregated = call.method.endswith("aggregatedList")
     singular = place[:-1]
     if not aggregated and singular in call.params:
@@ -45,10 +42,11 @@ def listed(
     rows = sorted(rows, key=lambda row: row[1]["name"])
     where = {id(resource): at for at, resource in rows}
     kept, token = page([resource for _, resource in rows], call.params)
+    path = f"projects/{call.params['project']}/{'aggregated/' if aggregated else ''}{name}"
     answer: dict[str, Any] = {
         "kind": f"compute#{kind}{'AggregatedList' if aggregated else 'List'}",
-        "id": f"projects/{call.params['project']}/{'aggregated/' if aggregated else ''}{name}",
-        "selfLink": f"{LINK}projects/{call.params['project']}/{'aggregated/' if aggregated else ''}{name}",
+        "id": path,
+        "selfLink": LINK + path,
     }
     if aggregated:
         places = {"zones": catalog.ZONES, "regions": catalog.REGIONS}
@@ -74,106 +72,36 @@ def empty_scope(scope: str) -> dict:
 
 
 def page(rows: list[dict], params: dict) -> tuple[list[dict], str | None]:
-    """Return the rows that `filter` keeps, cut to one page, and the token of the next page."""
-    if "orderBy" in params:
-        raise missing("orderBy")
-    rows = list(filter(matches(params.get("filter")), rows))
-    start = 0
-    if params.get("pageToken"):
-        try:
-            start = int(base64.urlsafe_b64decode(params["pageToken"]))
-        except ValueError:
-            raise ApiError(
-                400, "invalid", f"Invalid value for field 'pageToken': '{params['pageToken']}'."
-            ) from None
-    size = int(params.get("maxResults", 500)) or 500
-    token = (
-        base64.urlsafe_b64encode(str(start + size).encode()).decode()
-        if start + size < len(rows)
-        else None
-    )
-    return rows[start : start + size], token
-
-
-def matches(text: str | None) -> Test:
-    """Compile a filter expression into a test of one resource."""
-    if not text:
-        return lambda row: True
-    tokens = tokenize(text)
-    check_language(text, tokens)
-    test = parse_or(tokens)
-    if tokens:
-        raise bad(text)
-    return test
-
-
-def bad(text: str) -> ApiError:
-    return ApiError(
-        400,
-        "invalid",
-        f"Invalid value for field 'filter': '{text}'. Invalid list filter expression.",
-    )
-
-
-def check_language(text: str, tokens: list[str]) -> None:
-    """Refuse what mixes the two languages: with eq and ne there is no AND, no OR, no NOT, and none
-    of the other operators. Tags can be filtered by in neither.
+    """Return the rows that `filter` keeps, cut to one page, and the token of the next page: where it
+    begins.
     """
-    operators = {each for each in tokens if each in OPERATORS}
-    older = operators & {"eq", "ne"}
-    if older and (operators - older or {"AND", "OR", "NOT", "-"} & set(tokens)):
+    unserved("orderBy" in params, "lists by orderBy")
+    rows = list(filter(matches(params.get("filter") or ""), rows))
+    token = params.get("pageToken") or "0"
+    if not token.isdigit():
+        raise invalid("pageToken", token, "It is none of this list.")
+    end = int(token) + (int(params.get("maxResults", MOST)) or MOST)
+    return rows[int(token) : end], str(end) if end < len(rows) else None
+
+
+def matches(text: str) -> Test:
+    """Compile a filter expression into a test of one resource."""
+    text = text.strip()
+    terms = list(TERM.finditer(text))
+    others = TERM.sub("", text).strip() or text.startswith("AND")
+    unserved(others, f"filters such as {text}")
+    operators = {term["operator"] for term in terms}
+    if "eq" in operators and (len(operators) > 1 or any(term["and"] for term in terms)):
+        raise bad(text)  # the older language has neither = nor AND
+    if any(term["path"].partition(".")[0] == "tags" for term in terms):
         raise bad(text)
-    for token, operator in itertools.pairwise(tokens):
-        if operator in OPERATORS and token.lstrip("-").partition(".")[0] == "tags":
-            raise bad(text)
-
-
-def tokenize(text: str) -> list[str]:
-    tokens, position = [], 0
-    text = text.rstrip()
-    while position < len(text):
-        found = TOKEN.match(text, position)
-        if not found:
-            raise bad(text)
-        tokens.append(found.group(1))
-        position = found.end()
-    return tokens
-
-
-def parse_or(tokens: list[str]) -> Test:
-    tests = [parse_and(tokens)]
-    while tokens and tokens[0] == "OR":
-        tokens.pop(0)
-        tests.append(parse_and(tokens))
-    return lambda row: any(test(row) for test in tests)
-
-
-def parse_and(tokens: list[str]) -> Test:
-    tests = [parse_term(tokens)]
-    while tokens and tokens[0] not in ("OR", ")"):
-        if tokens[0] == "AND":
-            tokens.pop(0)
-        tests.append(parse_term(tokens))
+    tests = [test_of(term["path"], term["operator"], unquote(term["value"])) for term in terms]
     return lambda row: all(test(row) for test in tests)
 
 
-def parse_term(tokens: list[str]) -> Test:
-    if not tokens:
-        raise bad("")
-    token = tokens.pop(0)
-    if token == "NOT" or token.startswith("-"):
-        raise missing("NOT in a filter")
-    if token == "(":
-        test = parse_or(tokens)
-        if not tokens or tokens.pop(0) != ")":
-            raise bad("unbalanced parentheses")
-        return test
-    if len(tokens) < 2 or tokens[0] not in OPERATORS or tokens[1] in ("(", ")", *OPERATORS):
-        raise bad(token)
-    operator, value = tokens.pop(0), unquote(tokens.pop(0))
-    if operator in ("<", ">", "<=", ">="):
-        raise missing(f"{operator} in a filter")
-    return lambda row: compare(look_up(row, token), operator, value)
+def bad(text: str) -> ApiError:
+    why = "Invalid list filter expression."
+    return ApiError(400, "invalid", f"Invalid value for field 'filter': '{text}'. {why}")
 
 
 def unquote(word: str) -> str:
@@ -183,38 +111,17 @@ def unquote(word: str) -> str:
     return re.sub(r"\\([\"'])", r"\1", word[1:-1]) if word[0] in "\"'" else word
 
 
-def look_up(row: Any, path: str) -> Any:
-    for name in path.split("."):
-        name = unquote(name) if name else name
-        if isinstance(row, list):
-            row = [look_up(item, name) for item in row]
-        else:
+def test_of(path: str, operator: str, value: str) -> Test:
+    """The test of a term: eq takes a regular expression, = a text with `*` for anything."""
+    text = ".*".join(re.escape(part) for part in value.split("*"))
+    try:
+        pattern = re.compile(value if operator == "eq" else f"(?i){text}")
+    except re.error:
+        raise bad(value) from None
+
+    def test(row: Any) -> bool:
+        for name in path.split("."):
             row = row.get(name) if isinstance(row, dict) else None
-    return row
+        return row is not None and pattern.fullmatch(str(row)) is not None
 
-
-def compare(found: Any, operator: str, value: str) -> bool:
-    if isinstance(found, list):
-        return any(compare(item, operator, value) for item in found)
-    if operator in ("!=", "ne"):
-        return not compare(found, {"!=": "=", "ne": "eq"}[operator], value)
-    if found is None:
-        return False
-    if isinstance(found, bool):
-        found = "true" if found else "false"
-    if operator == "eq":
-        try:
-            return re.fullmatch(value, str(found)) is not None
-        except re.error:
-            raise bad(value) from None
-    if operator == ":":
-        return value == "*" or holds(str(found), value)
-    return wildcard(value).fullmatch(str(found)) is not None
-
-
-def holds(found: str, value: str) -> bool:
-    return wildcard(value).fullmatch(found) is not None or value.strip("*").lower() in found.lower()
-
-
-def wildcard(value: str) -> re.Pattern:
-    return re.compile(".*".join(re.escape(part) for part in value.split("*")), re.IGNORECASE)
+    return test

@@ -26,10 +26,12 @@ from localcloud.compute.checks import (
     served,
 )
 from localcloud.compute.fields import (
+    INSTANCE,
     check_policies,
-    check_rest,
     check_scheduling,
     check_service_accounts,
+    check_threads,
+    honoured,
 )
 from localcloud.compute.images import (
     boot_disk,
@@ -54,7 +56,8 @@ def make_instance(
     base = f"{LINK}projects/{project}/zones/{zone}"
     kind = check_machine_type(zone, body.get("machineType", ""))
     accelerators = check_accelerators(project, zone, kind, body)
-    check_rest(compute, project, region, kind, body)
+    honoured("resource", body, INSTANCE)
+    check_threads(kind, body.get("advancedMachineFeatures") or {})
     scheduling = check_scheduling(body, kind, bool(accelerators) or kind.is_tpu)
     reservations.check(compute, project, zone, body, kind)
     policies = check_policies(compute, project, region, kind, body.get("resourcePolicies") or [])

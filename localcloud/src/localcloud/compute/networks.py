@@ -4,7 +4,7 @@ Each project has the network `default`, with a subnetwork `default` in each regi
 are made by networks_api.py, with subnetworks of their own. In each zone that sells machines with
 RDMA there is a network profile, whose networks are for those machines' RDMA interfaces.
 
-Not covered: networks of other projects (Shared VPC).
+Not covered: networks of other projects (Shared VPC), Cloud NAT.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ NOT_FOUND = "The referenced network resource cannot be found."
 SINCE = "1969-12-31T16:00:00.000-08:00"  # what Google writes for things that always were
 RDMA = {"a3-ultragpu-8g": 8, "a4-highgpu-8g": 8}  # machine type -> its RDMA interfaces
 MTU, RDMA_MTU = 1460, 8896
+OPEN = "private_google_access"  # key of the regions whose subnetwork `default` has it
 # Of the features of a profile for RDMA over Ethernet those that requests here can run into.
 FEATURES = {
     "allowAliasIpRanges": "ALIAS_IP_RANGES_BLOCKED",
@@ -89,23 +90,6 @@ def zone_of(network: dict) -> str:
     return last(network.get("networkProfile", "")).removesuffix("-vpc-roce")
 
 
-def made_networks(compute: Compute, project: str) -> list[dict]:
-    """The networks that were made; changes to the list are kept once the project is saved."""
-    found: list[dict] = compute.project_row(project).setdefault("networks", [])
-    return found
-
-
-def made_subnetworks(compute: Compute, project: str) -> list[dict]:
-    found: list[dict] = compute.project_row(project).setdefault("subnetworks", [])
-    return found
-
-
-def private_access(compute: Compute, project: str) -> list[str]:
-    """Regions whose subnetwork `default` has Private Google Access."""
-    found: list[str] = compute.project_row(project).setdefault("private_google_access", [])
-    return found
-
-
 def networks(compute: Compute, project: str) -> Rows:
     links: dict[str, list[str]] = {}
     for _, row in subnetworks(compute, project):
@@ -122,7 +106,7 @@ def networks(compute: Compute, project: str) -> Rows:
         "mtu": MTU,
         "routingConfig": {"routingMode": "REGIONAL"},
     }
-    rows = [default, *made_networks(compute, project)]
+    rows = [default, *compute.kept(project, "networks")]
     return [
         ("global", {**row, "subnetworks": links[row["selfLink"]]})
         if row["selfLink"] in links
@@ -149,21 +133,29 @@ def subnetworks(compute: Compute, project: str) -> Rows:
             "region": f"{LINK}{base}/regions/{region}",
             "stackType": "IPV4_ONLY",
             "purpose": "PRIVATE",
-            "privateIpGoogleAccess": region in private_access(compute, project),
+            "privateIpGoogleAccess": region in compute.kept(project, OPEN),
         }
         rows.append((region, row))
-    return rows + [(last(row["region"]), row) for row in made_subnetworks(compute, project)]
+    made = compute.kept(project, "subnetworks")
+    return rows + [(last(row["region"]), row) for row in made]
 
 
-def network_at(compute: Compute, link: str) -> dict | None:
-    """The network of a full link."""
-    found = networks(compute, link.removeprefix(LINK).split("/")[1])
+def row_at(compute: Compute, link: str) -> dict | None:
+    """The network or subnetwork of a full link."""
+    kind = networks if "/networks/" in link else subnetworks
+    found = kind(compute, link.removeprefix(LINK).split("/")[1])
     return next((row for _, row in found if row["selfLink"] == link), None)
 
 
-def subnetwork_at(compute: Compute, link: str) -> dict | None:
-    found = subnetworks(compute, link.removeprefix(LINK).split("/")[1])
-    return next((row for _, row in found if row["selfLink"] == link), None)
+def reaches_google(compute: Compute, instance: Instance) -> bool:
+    """Whether a machine's requests to Google's APIs arrive: by its address, or Private Google Access.
+
+    Machines here share the host's network: one without an external address reaches all else on the
+    internet.
+    """
+    first = instance.resource["networkInterfaces"][0]
+    subnetwork = row_at(compute, first["subnetwork"]) or {}
+    return bool(first.get("accessConfigs") or subnetwork.get("privateIpGoogleAccess"))
 
 
 # --- where an interface is
@@ -185,8 +177,7 @@ def find(compute: Compute, project: str, region: str, given: dict, field: str) -
             raise invalid(f"{field}.subnetwork", link, why)
         scope = "global" if which == "network" else f"regions/{region}"
         links[which] = f"{LINK}projects/{owner}/{scope}/{which}s/{found['name']}"
-        look = network_at if which == "network" else subnetwork_at
-        if owner != project or look(compute, links[which]) is None:
+        if owner != project or row_at(compute, links[which]) is None:
             raise invalid(f"{field}.{which}", links[which], NOT_FOUND)
         check_ready(compute, links[which])
     default = f"{LINK}projects/{project}/global/networks/default"
@@ -200,12 +191,12 @@ def find(compute: Compute, project: str, region: str, given: dict, field: str) -
             raise ApiError(400, "invalid", f"Invalid value for field '{field}': ''. {message}")
         base = wanted.removesuffix("/global/networks/default")
         links["subnetwork"] = f"{base}/regions/{region}/subnetworks/default"
-    subnetwork = subnetwork_at(compute, links["subnetwork"])
+    subnetwork = row_at(compute, links["subnetwork"])
     assert subnetwork is not None
     if wanted and subnetwork["network"] != wanted:
         why = "The subnetwork is not one of the network's."
         raise invalid(f"{field}.subnetwork", given["subnetwork"], why)
-    network = network_at(compute, subnetwork["network"])
+    network = row_at(compute, subnetwork["network"])
     assert network is not None
     return Place(network, subnetwork)
 
@@ -230,7 +221,7 @@ def give_addresses(compute: Compute, instance: Instance) -> dict | None:
         for each in other.resource["networkInterfaces"]
     }
     for interface in instance.resource["networkInterfaces"][1:]:
-        subnetwork = subnetwork_at(compute, interface["subnetwork"])
+        subnetwork = row_at(compute, interface["subnetwork"])
         hosts = list(ipaddress.IPv4Network(subnetwork["ipCidrRange"]).hosts()) if subnetwork else []
         # The first is the gateway's. No two networks here share addresses, because all machines
         # share this computer.

@@ -1,4 +1,4 @@
-"""networks.insert and subnetworks.insert.
+"""Networks and subnetworks: how they are made, and Private Google Access.
 
 What is being made is there, and not ready: until its operation is done it can be in no use. Not
 covered: networks in auto mode other than `default`, which cannot be deleted; changes, IPv6,
@@ -25,6 +25,7 @@ from localcloud.compute.checks import (
     written,
 )
 from localcloud.compute.fields import honoured
+from localcloud.compute.operations import begin_operation, change
 from localcloud.compute.state import Compute
 from localcloud.errors import ApiError
 
@@ -39,7 +40,7 @@ async def insert_network(compute: Compute, call: Call) -> dict:
     check_description(body)
     honoured("resource", body, NETWORK)
     path = f"projects/{project}/global/networks/{body['name']}"
-    if networks.network_at(compute, LINK + path):
+    if networks.row_at(compute, LINK + path):
         raise already_exists(path)
     profile = check_profile(compute, project, body)
     mtu = body.get("mtu") or (networks.RDMA_MTU if profile else networks.MTU)
@@ -57,7 +58,7 @@ async def insert_network(compute: Compute, call: Call) -> dict:
         **({"networkProfile": profile} if profile else {}),
     }
     error = quotas.quota_error(compute, project, "", {"NETWORKS": 1})
-    return make(compute, call, row, networks.made_networks(compute, project), error)
+    return make(compute, call, row, compute.kept(project, "networks"), error)
 
 
 def check_profile(compute: Compute, project: str, body: dict) -> str:
@@ -80,11 +81,11 @@ async def insert_subnetwork(compute: Compute, call: Call) -> dict:
     honoured("resource", body, SUBNETWORK)
     path = f"projects/{project}/regions/{region}/subnetworks/{body['name']}"
     above = f"projects/{project}/global/networks/{last(body.get('network') or '')}"
-    network = networks.network_at(compute, LINK + above)
+    network = networks.row_at(compute, LINK + above)
     if network is None:
         raise not_found(above)
     networks.check_ready(compute, LINK + above)
-    if networks.subnetwork_at(compute, LINK + path):
+    if networks.row_at(compute, LINK + path):
         raise already_exists(path)
     if (zone := networks.zone_of(network)) and catalog.ZONES[zone] != region:
         place = catalog.ZONES[zone]
@@ -107,7 +108,7 @@ async def insert_subnetwork(compute: Compute, call: Call) -> dict:
         "privateIpGoogleAccess": False,
         "fingerprint": fingerprint(path),
     }
-    return make(compute, call, row, networks.made_subnetworks(compute, project))
+    return make(compute, call, row, compute.kept(project, "subnetworks"))
 
 
 def check_range(compute: Compute, project: str, network: str, text: str) -> ipaddress.IPv4Network:
@@ -130,16 +131,14 @@ def make(
     compute: Compute, call: Call, row: dict, rows: list[dict], error: dict | None = None
 ) -> dict:
     """Begin to make something; its operation is done once it is ready."""
-    project, region = call.params["project"], call.params.get("region")
-    ids = {"targetId": row["id"], "clientOperationId": call.params.get("requestId")}
-    scope, path = f"regions/{region}" if region else "global", row["selfLink"].removeprefix(LINK)
-    operation = compute.operation(project, "insert", path, scope, call.principal, **ids)
+    path = row["selfLink"].removeprefix(LINK)
+    operation = begin_operation(compute, call, "insert", path, row["id"])
     error = compute.faults.take_operation_error(call.method) or error
     if error:
         return compute.finish(operation, error)
     rows.append(row)
     compute.unready.add(row["selfLink"])
-    compute.save_project(project)
+    compute.save_project(call.params["project"])
 
     async def finish() -> None:
         await asyncio.sleep(compute.settings.network_delay)
@@ -150,7 +149,26 @@ def make(
     return operation
 
 
+async def set_private_access(compute: Compute, call: Call) -> dict:
+    """Give a subnetwork Private Google Access, or take it away."""
+    project, region, name = (call.params[key] for key in ("project", "region", "subnetwork"))
+    path = f"projects/{project}/regions/{region}/subnetworks/{name}"
+    row, there = networks.row_at(compute, LINK + path), compute.kept(project, networks.OPEN)
+    if row is None:
+        raise not_found(path)
+    wanted = bool((call.body or {}).get("privateIpGoogleAccess"))
+
+    def work() -> None:
+        if name == "default":
+            there[:] = sorted({*there, region} if wanted else {*there} - {region})
+        row["privateIpGoogleAccess"] = wanted
+        compute.save_project(project)
+
+    return change(compute, call, "setPrivateIpGoogleAccess", path, "0", work)
+
+
 HANDLERS = {
     "networks.insert": insert_network,
     "subnetworks.insert": insert_subnetwork,
+    "subnetworks.setPrivateIpGoogleAccess": set_private_access,
 }

@@ -11,18 +11,16 @@ import re
 from localcloud.call import Call
 from localcloud.compute.checks import (
     LINK,
-    already_exists,
     check_description,
     check_name,
     invalid,
-    not_found,
     served,
     written,
 )
 from localcloud.compute.fields import honoured
 from localcloud.compute.listing import listed
+from localcloud.compute.operations import delete, insert
 from localcloud.compute.state import Compute
-from localcloud.compute.templates import change
 from localcloud.errors import ApiError
 
 TOPOLOGY = re.compile(r"[1-9][0-9]*(x[1-9][0-9]*){1,2}")  # two or three sides, none of them 0
@@ -41,9 +39,6 @@ async def insert_policy(compute: Compute, call: Call) -> dict:
         raise invalid("resource", "", why)
     (kind,) = given
     about = KINDS[kind](body[kind])
-    path = f"projects/{project}/regions/{region}/resourcePolicies/{body['name']}"
-    if (project, region, body["name"]) in compute.policies:
-        raise already_exists(path)
     row = {
         "kind": "compute#resourcePolicy",
         "id": compute.new_id(),
@@ -53,14 +48,9 @@ async def insert_policy(compute: Compute, call: Call) -> dict:
         "region": f"{LINK}projects/{project}/regions/{region}",
         "status": "READY",
         kind: about,
-        "selfLink": LINK + path,
+        "selfLink": f"{LINK}projects/{project}/regions/{region}/resourcePolicies/{body['name']}",
     }
-
-    def keep() -> None:
-        compute.policies[project, region, row["name"]] = row
-        compute.write("policies", row["id"], row)
-
-    return change(compute, call, "insert", path, row["id"], keep)
+    return insert(compute, call, "policies", row)
 
 
 def check_workload(workload: dict) -> dict:
@@ -82,21 +72,13 @@ def check_placement(placement: dict) -> dict:
 KINDS = {"workloadPolicy": check_workload, "groupPlacementPolicy": check_placement}
 
 
-def find(compute: Compute, project: str, region: str, name: str) -> dict:
-    if (project, region, name) not in compute.policies:
-        raise not_found(f"projects/{project}/regions/{region}/resourcePolicies/{name}")
-    return compute.policies[project, region, name]
-
-
 async def get_policy(compute: Compute, call: Call) -> dict:
-    params = call.params
-    return find(compute, params["project"], params["region"], params["resourcePolicy"])
+    project, region, name = (call.params[key] for key in ("project", "region", "resourcePolicy"))
+    return compute.row("policies", f"projects/{project}/regions/{region}/resourcePolicies/{name}")
 
 
 async def list_policies(compute: Compute, call: Call) -> dict:
-    rows = [
-        (key[1], row) for key, row in compute.policies.items() if key[0] == call.params["project"]
-    ]
+    rows = compute.rows("policies", call.params["project"])
     return listed(call, "resourcePolicy", "regions", rows, "resourcePolicies")
 
 
@@ -113,12 +95,7 @@ async def delete_policy(compute: Compute, call: Call) -> dict:
     if users:
         message = f"The resource_policy resource '{path}' is already being used by '{users[0]}'"
         raise ApiError(400, "resourceInUseByAnotherResource", message)
-
-    def forget() -> None:
-        del compute.policies[call.params["project"], call.params["region"], row["name"]]
-        compute.drop("policies", row["id"])
-
-    return change(compute, call, "delete", path, row["id"], forget)
+    return delete(compute, call, "policies", row)
 
 
 HANDLERS = {

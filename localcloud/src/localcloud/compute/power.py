@@ -89,22 +89,6 @@ def check_start(instance: Instance) -> None:
         raise ApiError(400, "resourceNotReady", why)
 
 
-def release_external(instance: Instance) -> None:
-    """Take the external address of an instance away that is off."""
-    for access in external(instance):
-        access.pop("natIP", None)
-
-
-def give_external(instance: Instance) -> None:
-    for access in external(instance):
-        access.setdefault("natIP", instance.address)
-
-
-def external(instance: Instance) -> list[dict]:
-    interfaces = instance.resource["networkInterfaces"]
-    return [access for each in interfaces for access in each.get("accessConfigs", [])]
-
-
 async def start(compute: Compute, instance: Instance, operation: dict) -> None:
     """Turn a stopped instance on again."""
     if instance.resource["status"] != "TERMINATED":
@@ -113,7 +97,8 @@ async def start(compute: Compute, instance: Instance, operation: dict) -> None:
         compute.finish(operation, error)
     else:
         instance.preempted = instance.maintained = False
-        give_external(instance)
+        for access in instance.access_configs:
+            access["natIP"] = instance.address
         compute.set_status(instance, "PROVISIONING")
         await boot(compute, instance, operation)
 
@@ -136,8 +121,6 @@ async def boot(
 
 async def power_on(compute: Compute, instance: Instance) -> bool:
     """Boot a machine; False if this host could not."""
-    if compute.settings.delay:
-        await asyncio.sleep(compute.settings.delay)
     if not compute.settings.boot:
         compute.set_status(instance, "RUNNING", lastStartTimestamp=compute.timestamp())
         return True
@@ -250,7 +233,8 @@ async def power_off(compute: Compute, instance: Instance, grace: float | None) -
     """Take a machine down, to TERMINATED. Its disk stays."""
     await take_down(compute, instance, grace)
     blocks.discard_ssds(compute, instance)
-    release_external(instance)
+    for access in instance.access_configs:
+        access.pop("natIP", None)
     # Google restarts the time limit with the next start.
     instance.resource.pop("resourceStatus", None)
     compute.set_status(instance, "TERMINATED", lastStopTimestamp=compute.timestamp())
@@ -288,7 +272,8 @@ def terminate(
 ) -> dict:
     """End an instance on Google's behalf in `notice` seconds, the way its termination action says."""
     operation = compute.operation_on(instance, kind)
-    end = delete if deletes_itself(instance) else stop
+    action = instance.resource["scheduling"].get("instanceTerminationAction")
+    end = delete if action == "DELETE" else stop
 
     async def in_time() -> None:
         waited = 0.0
@@ -299,10 +284,6 @@ def terminate(
 
     compute.in_background(in_time())
     return operation
-
-
-def deletes_itself(instance: Instance) -> bool:
-    return instance.resource["scheduling"].get("instanceTerminationAction") == "DELETE"
 
 
 def preempt(

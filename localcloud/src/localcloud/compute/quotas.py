@@ -32,7 +32,7 @@ def usage_of(compute: Compute, project: str, region: str | None, metric: str) ->
     if metric in DISK_METRICS:  # disks count also while their machine is off
         rows = (
             row
-            for (owner, zone, _), row in compute.disks.items()
+            for (owner, zone, _), row in compute.tables["disks"].items()
             if owner == project and region in (None, catalog.ZONES[zone])
         )
         return sum(int(row["sizeGb"]) for row in rows if disk_metric(last(row["type"])) == metric)
@@ -50,10 +50,13 @@ def resources(
     compute: Compute, project: str, region: str | None, metrics: Iterable[str]
 ) -> list[dict]:
     """Google's Quota resources."""
-    limits = {metric: float(limit_of(compute, project, region, metric)) for metric in metrics}
-    usages = {metric: float(usage_of(compute, project, region, metric)) for metric in limits}
     return [
-        {"metric": metric, "limit": limits[metric], "usage": usages[metric]} for metric in limits
+        {
+            "metric": metric,
+            "limit": float(limit_of(compute, project, region, metric)),
+            "usage": float(usage_of(compute, project, region, metric)),
+        }
+        for metric in metrics
     ]
 
 

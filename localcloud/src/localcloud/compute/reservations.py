@@ -37,7 +37,7 @@ def named(compute: Compute, project: str, zone: str, affinity: dict) -> dict | N
     values = affinity.get("values") or [""]
     parts = values[0].split("/")
     owner = parts[1] if len(parts) == 4 else project
-    return compute.reservations.get((owner, zone, parts[-1]))
+    return compute.tables["reservations"].get((owner, zone, parts[-1]))
 
 
 def check(compute: Compute, project: str, zone: str, body: dict, kind: catalog.MachineType) -> None:

@@ -9,7 +9,6 @@ from localcloud.call import Call
 from localcloud.compute import catalog
 from localcloud.compute.checks import (
     LINK,
-    already_exists,
     check_name,
     invalid,
     served,
@@ -17,9 +16,9 @@ from localcloud.compute.checks import (
 )
 from localcloud.compute.fields import honoured
 from localcloud.compute.listing import listed
+from localcloud.compute.operations import insert
 from localcloud.compute.reservations import shown
 from localcloud.compute.state import Compute
-from localcloud.compute.templates import change
 
 SPECIFIC = "resource.specificReservation"
 KEPT = ("name", "specificReservation", "specificReservationRequired", "deploymentType")
@@ -40,9 +39,6 @@ async def insert_reservation(compute: Compute, call: Call) -> dict:
     if catalog.machine_type(zone, name) is None:
         field = f"{SPECIFIC}.instanceProperties.machineType"
         raise invalid(field, name, f"There is none in {zone}.")
-    path = f"projects/{project}/zones/{zone}/reservations/{body['name']}"
-    if (project, zone, body["name"]) in compute.reservations:
-        raise already_exists(path)
     row = {
         **body,
         "kind": "compute#reservation",
@@ -50,23 +46,14 @@ async def insert_reservation(compute: Compute, call: Call) -> dict:
         "creationTimestamp": compute.timestamp(),
         "zone": f"{LINK}projects/{project}/zones/{zone}",
         "status": "READY",
-        "selfLink": LINK + path,
+        "selfLink": f"{LINK}projects/{project}/zones/{zone}/reservations/{body['name']}",
     }
-
-    def keep() -> None:
-        compute.reservations[project, zone, row["name"]] = row
-        compute.write("reservations", row["id"], row)
-
-    return change(compute, call, "insert", path, row["id"], keep)
+    return insert(compute, call, "reservations", row)
 
 
 async def list_reservations(compute: Compute, call: Call) -> dict:
-    rows = [
-        (key[1], shown(compute, row))
-        for key, row in compute.reservations.items()
-        if key[0] == call.params["project"]
-    ]
-    return listed(call, "reservation", "zones", rows)
+    rows = compute.rows("reservations", call.params["project"])
+    return listed(call, "reservation", "zones", [(at, shown(compute, row)) for at, row in rows])
 
 
 HANDLERS = {

@@ -16,15 +16,14 @@ who waits, changes of the group meanwhile.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from localcloud.call import Call
 from localcloud.compute import checks, flex, groups_api, power, slices
 from localcloud.compute import groups as compute_groups
 from localcloud.compute.checks import LINK, invalid
 from localcloud.compute.fields import honoured
-from localcloud.compute.state import Compute, Group, template_key
-from localcloud.compute.templates import change
+from localcloud.compute.operations import change
+from localcloud.compute.state import Compute, Group
 
 SHORTEST, LONGEST = 600, 604800  # seconds of requestedRunDuration
 HONOURED = ("name", "description", "instances", "requestedRunDuration", "kind")
@@ -73,7 +72,7 @@ async def insert(compute: Compute, call: Call) -> dict:
 
 def check_group(compute: Compute, group: Group) -> None:
     """Raise Google's error for a group that takes no resize requests."""
-    properties = compute.templates[template_key(group.resource["instanceTemplate"])]["properties"]
+    properties = compute.row("templates", group.resource["instanceTemplate"])["properties"]
     model = properties.get("scheduling", {}).get("provisioningModel", "STANDARD")
     affinity = properties.get("reservationAffinity", {}).get("consumeReservationType", "")
     action = group.resource["instanceLifecyclePolicy"]["defaultActionOnFailure"]
@@ -113,7 +112,7 @@ async def attempt(compute: Compute, group: Group, row: dict) -> dict | None:
     """Make all machines of a request in the first zone that has room for them; return what it
     waits for where none has.
     """
-    properties = compute.templates[template_key(group.resource["instanceTemplate"])]["properties"]
+    properties = compute.row("templates", group.resource["instanceTemplate"])["properties"]
     if properties.get("resourcePolicies"):
         message = "Creating queued resource with resource policies is not supported."
         fail(compute, group, row, {"code": "UNSUPPORTED_OPERATION", "message": message})
@@ -160,7 +159,8 @@ async def bring_up(compute: Compute, group: Group, row: dict, made: list) -> Non
     if errors:
         fail(compute, group, row, errors[0])
     else:
-        end(compute, group, row, "SUCCEEDED")
+        row["status"], row["state"] = {}, "SUCCEEDED"
+        compute.save_group(group)
 
 
 def fail(compute: Compute, group: Group, row: dict, error: dict) -> None:
@@ -170,23 +170,14 @@ def fail(compute: Compute, group: Group, row: dict, error: dict) -> None:
     compute.save_group(group)
 
 
-def end(compute: Compute, group: Group, row: dict, state: str) -> None:
-    row["status"], row["state"] = {}, state
-    compute.save_group(group)
-
-
 # --- requests that there are
 
 
-def request_of(group: Group, call: Call) -> dict[str, Any]:
-    name = call.params["resizeRequest"]
+async def get(compute: Compute, call: Call) -> dict:
+    group, name = groups_api.group_of(compute, call), call.params["resizeRequest"]
     if name not in group.requests:
         raise checks.not_found(f"{group.path}/resizeRequests/{name}")
     return group.requests[name]
-
-
-async def get(compute: Compute, call: Call) -> dict:
-    return request_of(groups_api.group_of(compute, call), call)
 
 
 METHODS = {"insert": insert, "get": get}

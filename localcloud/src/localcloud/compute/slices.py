@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from localcloud.compute import checks, policies, power, quotas, tpus
+from localcloud.compute import checks, power, quotas, tpus
 from localcloud.compute.checks import invalid, last
 from localcloud.compute.make import make_instance
 from localcloud.compute.state import Compute, Group, Instance
@@ -35,7 +35,7 @@ def check(
     if not found or found[2] != region:
         why = f"It must be the URL of a policy in the region of the group, {region}."
         raise invalid(POLICY, link, why)
-    policy = policies.find(compute, found[1], region, found[3])
+    policy = compute.row("policies", link)
     if mode != "BULK":  # the words are Google's
         message = "MIGs with TPU accelerator topology require BULK mode in target size policy"
         raise ApiError(400, "invalid", message)
@@ -55,8 +55,7 @@ def check(
 
 
 def topology_of(compute: Compute, group: Group) -> str:
-    policy = next(row for row in compute.policies.values() if row["selfLink"] == group.policy)
-    return policy["workloadPolicy"]["acceleratorTopology"]
+    return compute.row("policies", group.policy)["workloadPolicy"]["acceleratorTopology"]
 
 
 def check_size(compute: Compute, group: Group, size: int) -> None:
@@ -89,7 +88,8 @@ def make_all(
     """Return machines of these bodies in a zone with their disks, not turned on yet, and why it
     takes not all of them.
     """
-    failure, made = shortage(compute, zone), []
+    # a fault that a test asked for: what Google would say instead of making the machines
+    failure, made = compute.faults.take_operation_error("compute.instances.insert", zone), []
     try:
         for body in bodies if not failure else ():
             made.append(make_instance(compute, group.project, zone, body))
@@ -105,11 +105,6 @@ def make_all(
     if made and not failure and compute.stockouts.get(zone, len(made)) < len(made):
         failure = stockout(group, zone)
     return made, failure
-
-
-def shortage(compute: Compute, zone: str) -> dict | None:
-    """The fault that a test asked for: what Google would say instead of making the machines."""
-    return compute.faults.take_operation_error("compute.instances.insert", zone)
 
 
 def stockout(group: Group, zone: str) -> dict:

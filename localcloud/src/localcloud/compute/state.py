@@ -30,6 +30,7 @@ from localcloud.machines import sandbox
 
 log = logging.getLogger("localcloud")
 
+Key = tuple[str, str, str]
 SYSTEM = "system@google.com"
 KEEP_OPERATIONS = 14 * 24 * 3600  # seconds, as on Google
 # Operation error code -> its HTTP status and message.
@@ -80,10 +81,8 @@ class Instance:
         return self.resource["networkInterfaces"][0]["networkIP"]
 
     @property
-    def external_addresses(self) -> list[str]:
-        interfaces = self.resource["networkInterfaces"]
-        configs = [config for each in interfaces for config in each.get("accessConfigs", [])]
-        return [config["natIP"] for config in configs if "natIP" in config]
+    def access_configs(self) -> list[dict]:
+        return self.resource["networkInterfaces"][0].get("accessConfigs", [])
 
     @property
     def path(self) -> str:
@@ -149,7 +148,6 @@ class Group:
 @dataclass
 class Settings:
     grace: float | None = None  # seconds between the power button and no power; None: as on Google
-    delay: float = 0.0  # extra seconds in PROVISIONING
     boot: float = 1.0  # 0: machines are RUNNING without a process, to try many
     metadata_delay: float = 0.0  # seconds before the metadata server answers
     first_boot: float = (
@@ -165,10 +163,10 @@ class Settings:
 async def _nothing(address: str) -> None: ...
 
 
-def template_key(link: str) -> tuple[str, str]:
-    """Project and name of a template."""
+def key_of(link: str) -> Key:
+    """Project, zone or region or "global", and name of what a link or a path leads to."""
     parts = link.partition("projects/")[2].split("/")
-    return parts[0], parts[-1]
+    return parts[0], parts[-3], parts[-1]
 
 
 @dataclass
@@ -191,11 +189,9 @@ class Compute:
         self.images = self.folder.parent / "image"  # see machines/image.py
         self.instances: dict[tuple[str, str, str], Instance] = {}
         self.operations: dict[str, dict] = {}
-        self.disks: dict[tuple[str, str, str], dict] = {}
-        self.templates: dict[tuple[str, str], dict] = {}
         self.groups: dict[tuple[str, str, str], Group] = {}
-        self.policies: dict[tuple[str, str, str], dict] = {}
-        self.reservations: dict[tuple[str, str, str], dict] = {}
+        kinds = ("disks", "templates", "policies", "reservations")
+        self.tables: dict[str, dict[Key, dict]] = {kind: {} for kind in kinds}
         self.settled: dict[str, dict] = {}  # project -> common metadata, own images, quotas
         self.stockouts: dict[str, int] = {}  # zone -> how many instances it still takes
         self.changed = asyncio.Event()  # replaced whenever anything changes
@@ -215,16 +211,7 @@ class Compute:
     # --- on disk
 
     def load(self) -> None:
-        for kind in (
-            "instances",
-            "operations",
-            "disks",
-            "templates",
-            "groups",
-            "policies",
-            "reservations",
-            "projects",
-        ):
+        for kind in ("instances", "operations", "groups", "projects", *self.tables):
             (self.folder / kind).mkdir(parents=True, exist_ok=True)
         for row in self.read("instances"):
             instance = Instance(**row)
@@ -234,15 +221,12 @@ class Compute:
                 self.operations[row["name"]] = row
             else:
                 self.drop("operations", row["name"])
-        for row in self.read("templates"):
-            self.templates[template_key(row["selfLink"])] = row
         for row in self.read("groups"):
             group = Group(**row)
             self.groups[group.key] = group
-        for kind in ("disks", "policies", "reservations"):
-            for row in self.read(kind):  # by project, zone or region, and name
-                _, project, _, place, _, name = row["selfLink"].removeprefix(LINK).split("/")
-                getattr(self, kind)[project, place, name] = row
+        for kind, table in self.tables.items():
+            for row in self.read(kind):
+                table[key_of(row["selfLink"])] = row
         for row in self.read("projects"):
             self.settled[row["project"]] = row
 
@@ -284,7 +268,7 @@ class Compute:
 
     def project_row(self, project: str) -> dict:
         metadata = {"kind": "compute#metadata", "fingerprint": fingerprint([])}
-        empty = {"project": project, "commonInstanceMetadata": metadata, "images": [], "quotas": {}}
+        empty = {"project": project, "commonInstanceMetadata": metadata, "quotas": {}}
         return self.settled.setdefault(project, empty)
 
     def common_metadata(self, project: str) -> dict:
@@ -293,8 +277,30 @@ class Compute:
     def save_project(self, project: str) -> None:
         self.write("projects", project, self.project_row(project))
 
-    def own_images(self, project: str) -> list[dict]:
-        return self.settled[project]["images"] if project in self.settled else []
+    def kept(self, project: str, kind: str) -> list:
+        """What a project has of a kind; changes to the list last once the project is saved."""
+        return self.project_row(project).setdefault(kind, [])
+
+    # --- disks, templates, policies, reservations
+
+    def row(self, kind: str, path: str) -> dict:
+        """What is at a path or a link; raise Google's 404 if there is nothing."""
+        row = self.tables[kind].get(key_of(path))
+        if row is None:
+            raise not_found(path.removeprefix(LINK))
+        return row
+
+    def rows(self, kind: str, project: str) -> list[tuple[str, dict]]:
+        """All that a project has, each with its place."""
+        return [(key[1], row) for key, row in self.tables[kind].items() if key[0] == project]
+
+    def keep(self, kind: str, row: dict) -> None:
+        self.tables[kind][key_of(row["selfLink"])] = row
+        self.write(kind, row["id"], row)
+
+    def lose(self, kind: str, row: dict) -> None:
+        del self.tables[kind][key_of(row["selfLink"])]
+        self.drop(kind, row["id"])
 
     # --- operations
 
@@ -386,15 +392,11 @@ class Compute:
         raise not_found(f"instances/{name}")
 
     def at_address(self, address: str) -> Instance | None:
-        for instance in self.instances.values():
-            if instance.address == address:
-                return instance
-        return None
+        return next((each for each in self.instances.values() if each.address == address), None)
 
     def new_address(self) -> str:
         """An unused loopback address; at random, because other clouds on this host choose too."""
         used = {instance.address for instance in self.instances.values()}
-        used |= {each for one in self.instances.values() for each in one.external_addresses}
         while True:
             address = (
                 f"127.{random.randint(64, 127)}.{random.randint(0, 255)}.{random.randint(2, 254)}"
@@ -412,15 +414,11 @@ class Compute:
         return self.folder.parent / "machines" / instance.id
 
     def add(self, instance: Instance, disks: list[dict]) -> None:
-        """Keep an instance and its new disks, and note on all of its disks whose they are."""
+        """Keep an instance and its new disks, and note on them whose they are."""
         self.instances[instance.project, instance.zone, instance.name] = instance
         for disk in disks:
-            self.disks[instance.project, instance.zone, disk["name"]] = disk
-        for attached in instance.resource["disks"]:
-            key = (instance.project, instance.zone, last(attached.get("source", "")))
-            if row := self.disks.get(key):
-                row.setdefault("users", []).append(instance.resource["selfLink"])
-                self.write("disks", row["id"], row)
+            disk["users"] = [instance.resource["selfLink"]]
+            self.keep("disks", disk)
         self.save(instance)
 
     def set_status(self, instance: Instance, status: str, **fields: Any) -> None:
@@ -430,15 +428,10 @@ class Compute:
     def forget(self, instance: Instance) -> None:
         del self.instances[instance.project, instance.zone, instance.name]
         self.drop("instances", instance.id)
-        for disk in instance.resource["disks"]:
-            key = (instance.project, instance.zone, last(disk.get("source", "")))
-            row = self.disks.get(key)
-            if row and disk.get("autoDelete"):
-                del self.disks[key]
-                self.drop("disks", row["id"])
-            elif row:
-                left = [
-                    link for link in row.pop("users", []) if link != instance.resource["selfLink"]
-                ]
-                row.update({"users": left} if left else {})
-                self.write("disks", row["id"], row)
+        disk = instance.resource["disks"][0]  # the others are Local SSDs
+        row = self.row("disks", disk["source"])
+        if disk["autoDelete"]:
+            self.lose("disks", row)
+        else:
+            del row["users"]
+            self.keep("disks", row)

@@ -7,59 +7,27 @@ covered: regional templates, templates that are made from an instance.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 
 from localcloud.call import Call
 from localcloud.compute import catalog
 from localcloud.compute.checks import (
     LINK,
-    already_exists,
     check_description,
     check_types_are_names,
     invalid,
-    not_found,
     written,
 )
 from localcloud.compute.fields import honoured
 from localcloud.compute.listing import listed
 from localcloud.compute.make import make_instance
-from localcloud.compute.state import Compute, template_key
+from localcloud.compute.operations import delete, insert
+from localcloud.compute.state import Compute
 from localcloud.errors import ApiError
-
-
-def change(
-    compute: Compute, call: Call, kind: str, path: str, number: str, work: Callable[[], None]
-) -> dict:
-    """Do what takes no time; a fault lets the operation fail without it."""
-    scope = next(
-        (f"{place}s/{call.params[place]}" for place in ("zone", "region") if place in call.params),
-        "global",
-    )
-    ids = {"targetId": number, "clientOperationId": call.params.get("requestId")}
-    operation = compute.operation(call.params["project"], kind, path, scope, call.principal, **ids)
-    error = compute.faults.take_operation_error(call.method)
-    if not error:
-        work()
-    return compute.finish(operation, error)
-
-
-def path_of(project: str, name: str) -> str:
-    return f"projects/{project}/global/instanceTemplates/{name}"
-
-
-def find(compute: Compute, project: str, name: str) -> dict:
-    path = path_of(project, name)
-    if template_key(path) not in compute.templates:
-        raise not_found(path)
-    return compute.templates[template_key(path)]
 
 
 async def insert_template(compute: Compute, call: Call) -> dict:
     project, body = call.params["project"], written({"$ref": "InstanceTemplate"}, call.body)
-    path = path_of(project, body["name"])
     check_description(body)
-    if template_key(path) in compute.templates:
-        raise already_exists(path)
     honoured("resource", body, ("name", "description", "properties"))
     check_properties(compute, project, body.get("properties", {}))
     for number, interface in enumerate(body["properties"]["networkInterfaces"]):
@@ -73,14 +41,9 @@ async def insert_template(compute: Compute, call: Call) -> dict:
         "name": body["name"],
         "description": body.get("description", ""),
         "properties": body["properties"],
-        "selfLink": LINK + path,
+        "selfLink": f"{LINK}projects/{project}/global/instanceTemplates/{body['name']}",
     }
-
-    def keep() -> None:
-        compute.templates[template_key(path)] = row
-        compute.write("templates", row["id"], row)
-
-    return change(compute, call, "insert", path, row["id"], keep)
+    return insert(compute, call, "templates", row)
 
 
 def check_properties(compute: Compute, project: str, properties: dict) -> None:
@@ -110,12 +73,12 @@ def check_properties(compute: Compute, project: str, properties: dict) -> None:
 
 
 async def get_template(compute: Compute, call: Call) -> dict:
-    return find(compute, call.params["project"], call.params["instanceTemplate"])
+    project, name = call.params["project"], call.params["instanceTemplate"]
+    return compute.row("templates", f"projects/{project}/global/instanceTemplates/{name}")
 
 
 async def list_templates(compute: Compute, call: Call) -> dict:
-    project = call.params["project"]
-    rows = [("global", row) for key, row in compute.templates.items() if key[0] == project]
+    rows = compute.rows("templates", call.params["project"])
     return listed(call, "instanceTemplate", "globals", rows)
 
 
@@ -128,9 +91,4 @@ async def delete_template(compute: Compute, call: Call) -> dict:
                 f"The instance_template resource '{path}' is already being used by '{group.path}'"
             )
             raise ApiError(400, "resourceInUseByAnotherResource", message)
-
-    def forget() -> None:
-        del compute.templates[template_key(path)]
-        compute.drop("templates", row["id"])
-
-    return change(compute, call, "delete", path, row["id"], forget)
+    return delete(compute, call, "templates", row)

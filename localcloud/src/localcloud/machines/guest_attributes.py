@@ -18,7 +18,7 @@ from localcloud.call import Call
 from localcloud.compute.checks import LINK
 from localcloud.compute.state import Compute, Instance
 from localcloud.errors import ApiError
-from localcloud.machines.agent import is_true, items
+from localcloud.machines.agent import is_true
 
 PATH = "instance/guest-attributes/"
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
@@ -35,8 +35,8 @@ WHY = {
 def is_enabled(compute: Compute, instance: Instance) -> bool:
     """Return whether a machine may write guest attributes: its own metadata count first."""
     key = "enable-guest-attributes"
-    common = items(compute.common_metadata(instance.project))
-    return is_true(instance.metadata().get(key, common.get(key, "")))
+    known = instance.metadata(compute.common_metadata(instance.project))
+    return is_true(known.get(key, ""))
 
 
 def readable(compute: Compute, instance: Instance) -> dict[str, dict[str, str]]:

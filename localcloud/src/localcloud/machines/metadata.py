@@ -142,9 +142,7 @@ class MetadataServer:
             accounts.setdefault("default", entry)
         scheduling = resource["scheduling"]
         kind = resource["machineType"].rpartition("/")[2]
-        disk = compute.disks.get(
-            (instance.project, instance.zone, resource["disks"][0]["source"].rpartition("/")[2])
-        )
+        disk = compute.row("disks", resource["disks"][0]["source"])
         return {
             "instance": {
                 "attributes": instance.metadata(),
@@ -156,7 +154,7 @@ class MetadataServer:
                 "guest-attributes": guest_attributes.readable(self.compute, instance),
                 "hostname": f"{instance.name}.{instance.zone}.c.{instance.project}.internal",
                 "id": int(instance.id),
-                "image": (disk or {}).get("sourceImage", "").removeprefix(LINK),
+                "image": disk["sourceImage"].removeprefix(LINK),
                 "machine-type": f"projects/{number}/machineTypes/{kind}",
                 "maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE"
                 if instance.maintained
@@ -186,8 +184,8 @@ class MetadataServer:
 
 def interface(compute: Compute, row: dict) -> dict:
     """A network interface of the tree."""
-    network = networks.network_at(compute, row["network"]) or {}
-    subnetwork = networks.subnetwork_at(compute, row["subnetwork"]) or {}
+    network = networks.row_at(compute, row["network"]) or {}
+    subnetwork = networks.row_at(compute, row["subnetwork"]) or {}
     owner = row["network"].removeprefix(LINK).split("/")[1]
     return {
         "access-configs": [
