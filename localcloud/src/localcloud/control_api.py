@@ -16,7 +16,7 @@ from localcloud.call import Cloud, parse_json
 from localcloud.compute import catalog, power
 from localcloud.compute.checks import check_place
 from localcloud.errors import ApiError
-from localcloud.kubernetes import trouble
+from localcloud.kubernetes import kubelet
 from localcloud.kubernetes.plane import Plane
 
 # Of what holds more than settings.
@@ -164,5 +164,5 @@ async def set_image(cloud: Cloud, name: str, body: dict) -> dict:
 
 
 async def evict(cloud: Cloud, name: str, body: dict) -> dict:
-    trouble.evict(*pod_named(cloud, name), float(body.get("grace", 0)))
+    kubelet.evict(*pod_named(cloud, name), float(body.get("grace", 0)))
     return {}

@@ -2,9 +2,9 @@
 
 Google keeps the public half of a key, and gives the private one away once, in a file that its
 libraries load. Who has it signs a JSON Web Token (RFC 7519) with RS256, and exchanges that for an
-access token, or sends it as one.
+access token.
 
-Not covered: lists, uploaded keys, disabled ones, keys that expire, other file types.
+Not covered: such tokens in the place of access tokens, lists, uploaded keys, disabled ones, keys that expire, other file types.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from localcloud import certificates
 from localcloud.call import Call, Cloud, Handler
 from localcloud.errors import ApiError, unserved
 from localcloud.identity.iam import Iam
@@ -55,9 +56,6 @@ async def create(cloud: Cloud, call: Call) -> dict:
     account = account_of(cloud, call.params["name"])
     unserved(any((call.body or {}).values()), "keys but in the usual files")
     private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    pem = private.private_bytes(
-        forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption()
-    ).decode()
     public = private.public_key().public_bytes(
         forms.Encoding.PEM, forms.PublicFormat.SubjectPublicKeyInfo
     )
@@ -77,7 +75,7 @@ async def create(cloud: Cloud, call: Call) -> dict:
         "type": "service_account",
         "project_id": account["projectId"],
         "private_key_id": number,
-        "private_key": pem,
+        "private_key": certificates.private(private).decode(),
         "client_email": account["email"],
         "client_id": account["uniqueId"],
         "token_uri": f"{cloud.tokens.endpoint()}/token",
@@ -103,8 +101,8 @@ def decoded(part: str) -> bytes:
 
 
 def verified(iam: Iam, token: str, audiences: tuple[str, ...]) -> dict[str, Any] | None:
-    """The claims of a token that a key of an account's signed and that holds now, None for any
-    other; `audiences` are those that it may be meant for, () for any.
+    """The claims of a token that a key of an account's signed for one of the audiences and that holds
+    now; None for any other.
     """
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives import hashes
@@ -128,6 +126,6 @@ def verified(iam: Iam, token: str, audiences: tuple[str, ...]) -> dict[str, Any]
         and key["name"].split("/")[3] == email
         and iam.account(email) is not None
         and begins - SKEW <= now < ends <= begins + LONGEST
-        and (claims.get("aud") in audiences or not audiences)
+        and claims.get("aud") in audiences
     )
     return claims if fits else None

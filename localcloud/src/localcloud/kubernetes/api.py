@@ -17,11 +17,11 @@ from typing import Any
 
 from aiohttp import web
 
-from localcloud import distance, patches
+from localcloud import certificates, distance, patches
 from localcloud.call import Cloud, suffer
 from localcloud.faults import Fault
 from localcloud.identity.tokens import Owner
-from localcloud.kubernetes import bodies, certificates, paths, queries, rbac, streams
+from localcloud.kubernetes import bodies, paths, rbac, streams
 from localcloud.kubernetes.changes import delete, replace
 from localcloud.kubernetes.kinds import (
     KINDS,
@@ -33,6 +33,7 @@ from localcloud.kubernetes.kinds import (
     not_found,
 )
 from localcloud.kubernetes.plane import Plane
+from localcloud.kubernetes.store import Selector
 from localcloud.kubernetes.tables import table
 
 log = logging.getLogger("localcloud")
@@ -190,10 +191,14 @@ def shown(
     return as_json(body, status=status)
 
 
+def is_strict(request: web.Request) -> bool:
+    """Whether unknown fields are to be refused."""
+    return request.query.get("fieldValidation") == "Strict"
+
+
 async def create(plane: Plane, request: web.Request, kind: Kind, namespace: str) -> web.Response:
-    flags = queries.flags(request)
-    body = await bodies.read(request, kind.name)
-    made = plane.create(kind.plural, namespace, body, *flags)
+    body, is_dry = await bodies.read(request, kind.name), "dryRun" in request.query
+    made = plane.create(kind.plural, namespace, body, is_strict(request), is_dry)
     return shown(request, plane, kind, made, 201)
 
 
@@ -203,8 +208,6 @@ async def create(plane: Plane, request: web.Request, kind: Kind, namespace: str)
 async def collection(
     cloud: Cloud, plane: Plane, request: web.Request, owner: Owner
 ) -> web.StreamResponse:
-    if "name" in request.match_info:
-        return await single(cloud, plane, request, owner)
     kind = kind_of(request)
     namespace, verb = request.match_info.get("namespace", ""), verb_of(request)
     rbac.require(cloud, plane, owner, verb, kind.group, kind.plural, namespace)
@@ -212,9 +215,10 @@ async def collection(
         if kind.plural not in MADE or not namespace:
             raise no_method()
         return await create(plane, request, kind, namespace)
-    chosen = queries.selector(request)
     if verb != "list":
         raise no_method()
+    query = request.query
+    chosen = Selector(namespace, query.get("labelSelector", ""), query.get("fieldSelector", ""))
     found = [thing for thing in plane.store.shown[kind.plural].values() if chosen.fits(thing)]
     found.sort(key=key_of)
     meta = {"resourceVersion": str(plane.store.version)}
@@ -256,11 +260,5 @@ async def single(
         return as_json({**done, "details": details})
     if request.method != "PATCH" or kind.plural != "pods":
         raise no_method()
-    strict, _ = queries.flags(request)
-    made = replace(
-        plane,
-        thing,
-        patches.merge(copy.deepcopy(thing), await bodies.read(request, "Pod", bodies.MERGE)),
-        strict,
-    )
-    return shown(request, plane, kind, made)
+    new = patches.merge(copy.deepcopy(thing), await bodies.read(request, "Pod", bodies.MERGE))
+    return shown(request, plane, kind, replace(plane, thing, new, is_strict(request)))

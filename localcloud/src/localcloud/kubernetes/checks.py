@@ -53,13 +53,6 @@ TEXTS = {
 }
 
 
-class Unfit(Refusal):
-    """The decoder's 400 for a body that is no object of its kind."""
-
-    def __init__(self, prefix: str, message: str):
-        super().__init__(400, "BadRequest", prefix + message)
-
-
 def check_form(kind: Kind, body: dict, strict: bool) -> None:
     """Raise the decoder's 400 for a body of another kind, with wrong types or, if `strict`, with
     unknown fields.
@@ -67,13 +60,15 @@ def check_form(kind: Kind, body: dict, strict: bool) -> None:
     name, api = body.get("kind") or kind.name, body.get("apiVersion") or kind.api
     prefix = f'{name} in version "{api.rpartition("/")[2]}" cannot be handled as a {kind.name}: '
     if (name, api) != (kind.name, kind.api):
-        raise Unfit(prefix, f'no kind "{name}" is registered for version "{api}" here')
+        raise Refusal(
+            400, "BadRequest", prefix + f'no kind "{name}" is registered for version "{api}" here'
+        )
     found = schema.errors(kind.api, kind.name, body)
     types = [each for each in found if not each.startswith("unknown field")]
     if types:  # Go's decoder stops at the first wrong type
-        raise Unfit(prefix, types[0])
+        raise Refusal(400, "BadRequest", prefix + types[0])
     if found and strict:
-        raise Unfit(prefix, f"strict decoding error: {', '.join(found)}")
+        raise Refusal(400, "BadRequest", prefix + f"strict decoding error: {', '.join(found)}")
 
 
 def refuse(kind: Kind, name: str, causes: list[str]) -> NoReturn:

@@ -19,13 +19,24 @@ from localcloud.compute.state import Instance
 from localcloud.kubernetes import volumes
 from localcloud.kubernetes.kinds import stamp
 from localcloud.kubernetes.plane import Plane
-from localcloud.kubernetes.running import Running
 from localcloud.machines import processes, sandbox
 
 SCRIPT = Path(__file__).with_name("container.sh")
 # What containerd lets a container's root do.
 CAPABILITIES = "chown dac_override fowner fsetid kill setgid setuid setpcap net_bind_service net_raw sys_chroot mknod "
 CAPABILITIES += "audit_write setfcap"
+
+
+@dataclass
+class Running:
+    """A container that runs."""
+
+    folder: Path
+    env: dict[str, str]
+    workdir: str
+    capabilities: str
+    process: subprocess.Popen
+    started: str
 
 
 def node_instance(plane: Plane, pod: dict) -> Instance | None:

@@ -58,8 +58,7 @@ class Refusal(Exception):
 
 NO_ROUTE = 404, "the server could not find the requested resource"
 NO_METHOD = 405, "the server does not allow this method on the requested resource"
-UNFIT = 422, "the server rejected our request due to an error in our request"
-GENERIC = (NO_ROUTE, NO_METHOD, UNFIT)  # which a server's frame answers, with details of nothing
+GENERIC = (NO_ROUTE, NO_METHOD)  # which a server's frame answers, with details of nothing
 
 
 def no_method() -> Refusal:

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from localcloud.kubernetes import containers, volumes
+from localcloud.kubernetes.containers import Running
 from localcloud.kubernetes.kinds import condition, is_leaving, is_over, set_condition, stamp
 from localcloud.kubernetes.plane import Plane
-from localcloud.kubernetes.running import Running
 from localcloud.machines import sandbox
 
 IMAGE_NAME = re.compile(r"[a-z0-9]+([._/:-]+[a-zA-Z0-9]+)*(@sha256:[0-9a-f]{64})?")
@@ -272,3 +272,11 @@ def fail(
     if disruption and not condition(pod, "DisruptionTarget"):
         set_condition(pod["status"], "DisruptionTarget", "True", disruption, detail or message)
     plane.store.put("pods", pod)
+
+
+def evict(plane: Plane, pod: dict, grace: float = 0) -> None:
+    """What a node does to a pod when it runs out of something: on demand."""
+    message = "The node was low on resource: ephemeral-storage. Threshold quantity: 1Gi, available: 512Mi. "
+    fail(plane, pod, "Evicted", message, "TerminationByKubelet")
+    plane.event(pod, "Evicted", message, "Warning", "kubelet")
+    plane.in_background(end_pod(plane, pod, grace))

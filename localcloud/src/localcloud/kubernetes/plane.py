@@ -23,6 +23,7 @@ from localcloud.kubernetes import checks
 from localcloud.kubernetes.defaults import fill
 from localcloud.kubernetes.kinds import KINDS, Refusal, is_leaving, is_over, owned_by, stamp
 from localcloud.kubernetes.store import Store
+from localcloud.schema import without_nulls
 
 log = logging.getLogger("localcloud")
 
@@ -41,13 +42,6 @@ class Settings:
     backoff: float = 10.0  # seconds before the first pod after a failed one, doubled with each
     scale_retry: float = 300.0  # seconds before the autoscaler tries again where there was no room
     give_up: float = 3.0  # seconds after which an operation gives up on nodes that do not come
-
-
-def without_nulls(value: Any) -> Any:
-    """A copy without what is null, which means "not set"."""
-    if isinstance(value, dict):
-        return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
-    return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
 @dataclass
@@ -98,15 +92,12 @@ class Plane:
         """Make an object of a body; raise Kubernetes' refusal if it may not be."""
         kind = KINDS[plural]
         checks.check_form(kind, body, strict)
-        body = without_nulls(body)
+        body = without_nulls(body)  # which means "not set"
         meta = body.setdefault("metadata", {})
-        if meta.setdefault("namespace", namespace) != namespace:
-            message = "the namespace of the provided object does not match the namespace sent on the request"
-            raise Refusal(400, "BadRequest", message)
-        if namespace != NAMESPACE:
+        if not namespace == meta.setdefault("namespace", namespace) == NAMESPACE:
             message = f'namespaces "{namespace}" not found'
             raise Refusal(404, "NotFound", message, name=namespace, kind="namespaces")
-        asked = meta.pop("resourceVersion", None)
+        meta.pop("resourceVersion", None)
         meta.pop("generation", None)
         meta.update(uid=str(uuid.uuid4()), creationTimestamp=stamp())
         if kind.counted:
@@ -114,8 +105,6 @@ class Plane:
         checks.check_meaning(plural, body)
         body = {"kind": kind.name, "apiVersion": kind.api, **body}
         fill(plural, body)
-        if asked and not dry:
-            raise Refusal(500, "", "resourceVersion should not be set on objects to be created")
         if self.store.get(plural, namespace, meta["name"]):
             message = f'{kind.resource} "{meta["name"]}" already exists'
             about = {"name": meta["name"], "group": kind.group, "kind": plural}

@@ -5,7 +5,6 @@ service accounts of a cluster.
 from __future__ import annotations
 
 from localcloud.call import Cloud
-from localcloud.errors import ApiError
 from localcloud.identity import permissions
 from localcloud.identity.tokens import Owner
 from localcloud.kubernetes.kinds import KINDS, Refusal
@@ -38,11 +37,8 @@ def require(
 ) -> None:
     """Raise the 403 unless a caller may do that."""
     permission = google_permission(verb, plural, sub)
-    try:
-        if permissions.allowed(cloud, owner.email, permission, f"projects/{plane.project}"):
-            return
-    except ApiError:
-        pass
+    if permissions.allowed(cloud, owner.email, permission, f"projects/{plane.project}"):
+        return
     resource = f"{plural}/{sub}" if sub else plural
     where = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
     whole = f"{plural}.{group}".rstrip(".")

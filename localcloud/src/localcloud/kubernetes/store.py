@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import re
 
-from localcloud.kubernetes import selectors
-from localcloud.kubernetes.kinds import KINDS, key_of
+from localcloud.kubernetes.kinds import KINDS, Refusal, key_of
 
 
 class Store:
@@ -57,12 +57,24 @@ class Store:
         return list(self.rows[plural].values())
 
 
+def terms(text: str) -> list[tuple[str, str, bool]]:
+    """Key, value and whether it is to be that, of each term of a selector: equalities alone."""
+    return [term(each.strip()) for each in re.split(r"(?<!\\),", text) if each]
+
+
+def term(text: str) -> tuple[str, str, bool]:
+    found = re.fullmatch(r"([^=!\s]+)\s*(!=|==|=)\s*([^=]*)", text)
+    if not found:
+        raise Refusal(400, "BadRequest", f"unable to parse requirement: {text!r}")
+    return found[1], re.sub(r"\\(.)", r"\1", found[3]), found[2] != "!="
+
+
 class Selector:
     """Whether objects fit a namespace, a label selector and a field selector."""
 
     def __init__(self, namespace: str = "", labels: str = "", fields: str = ""):
         self.namespace = namespace
-        self.labels, self.fields = selectors.terms(labels), selectors.terms(fields)
+        self.labels, self.fields = terms(labels), terms(fields)
 
     def fits(self, thing: dict | None) -> bool:
         if thing is None or (

@@ -11,10 +11,10 @@ import signal
 
 from aiohttp import WSMsgType, web
 
-from localcloud.kubernetes import kubelet, queries
+from localcloud.kubernetes import kubelet
+from localcloud.kubernetes.containers import Running
 from localcloud.kubernetes.kinds import Refusal
 from localcloud.kubernetes.plane import Plane
-from localcloud.kubernetes.running import Running
 from localcloud.machines import processes
 
 STDIN, STDOUT, STDERR, STATUS, CLOSE = 0, 1, 2, 3, 255
@@ -52,14 +52,15 @@ async def logs(plane: Plane, request: web.Request, pod: dict) -> web.StreamRespo
     starts = "waiting" in state and not path.with_name("exit").exists()
     if not path.exists() or starts:
         raise no_log(pod, container["name"])
-    last = queries.number(request, "tailLines")
+    last = query.get("tailLines", "")
     response = web.StreamResponse(headers={"Content-Type": "text/plain"})
     response.enable_chunked_encoding()
     await response.prepare(request)
     with path.open("rb") as file:
         data = file.read()
-        if last is not None:
-            data = b"".join(data.splitlines(keepends=True)[-last:] if last else [])
+        if last.isdigit():
+            lines = data.splitlines(keepends=True)
+            data = b"".join(lines[max(0, len(lines) - int(last)) :])
         await response.write(data)
         while query.get("follow") in TRUE:
             over = key not in plane.running
@@ -99,21 +100,15 @@ async def execute(plane: Plane, request: web.Request, pod: dict) -> web.StreamRe
             message = f"cannot exec into a container in a completed pod; current phase is {phase}"
             raise Refusal(400, "BadRequest", message)
         if not pod["spec"].get("nodeName"):
-            raise Refusal(
-                400, "BadRequest", f"pod {pod['metadata']['name']} does not have a host assigned"
-            )
+            raise no_log(pod, container["name"])
         raise Refusal(
             500,
             "InternalError",
             f'unable to upgrade connection: container not found ("{container["name"]}")',
         )
     words = query.getall("command", [])
-    if not words:
-        raise Refusal(400, "BadRequest", "you must specify at least one command for the container")
     if query.get("tty") in TRUE:
         raise Refusal(501, "NotImplemented", "the embedded cloud's exec has no terminals")
-    if request.headers.get("Upgrade", "").lower() != "websocket":
-        raise Refusal(400, "BadRequest", "Upgrade request required")
     socket = web.WebSocketResponse(protocols=PROTOCOLS, max_msg_size=0)
     await socket.prepare(request)
     command = command_in(plane, running, first, words)

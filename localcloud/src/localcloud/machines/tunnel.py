@@ -18,11 +18,11 @@ import asyncio
 import secrets
 import ssl
 import struct
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from aiohttp import WSMsgType, web
 
+from localcloud import certificates
 from localcloud.call import CLOUD, Cloud
 from localcloud.compute.firewalls import admits
 from localcloud.compute.state import Instance
@@ -48,24 +48,10 @@ def context(file: Path) -> ssl.SSLContext:
 
 
 def write_certificate(file: Path) -> None:
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, ADDRESS)])
-    began = datetime.now(timezone.utc) - timedelta(days=1)
-    builder = (
-        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-    )
-    builder = builder.serial_number(x509.random_serial_number()).not_valid_before(began)
-    certificate = builder.not_valid_after(began + timedelta(days=3650)).sign(key, hashes.SHA256())
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    key = certificates.new_key()
     new = file.with_suffix(".new")
     new.touch(mode=0o600)
-    new.write_bytes(private + certificate.public_bytes(serialization.Encoding.PEM))
+    new.write_bytes(certificates.private(key) + certificates.sign(ADDRESS, key, key, None))
     new.replace(file)
 
 

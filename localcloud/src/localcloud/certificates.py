@@ -1,4 +1,4 @@
-"""A cluster's certificate authority and the certificate of its API server."""
+"""Certificates: a cluster's authority and its API server's, and those that sign themselves."""
 
 from __future__ import annotations
 
@@ -16,37 +16,41 @@ NAMES = (
     "localhost",
 )
 YEARS = 5
+AUTHORITY = "berg-local CA"
 
 
 def make(folder: Path) -> None:
     """Write ca.pem, cert.pem and key.pem."""
     from cryptography import x509
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
 
-    authority, server = (
-        ec.generate_private_key(ec.SECP256R1()),
-        ec.generate_private_key(ec.SECP256R1()),
-    )
+    authority, server = new_key(), new_key()
     addresses = [x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
     names = x509.SubjectAlternativeName([*addresses, *(x509.DNSName(name) for name in NAMES)])
-    pem = serialization.Encoding.PEM
-    (folder / "ca.pem").write_bytes(
-        sign("berg-local CA", authority, authority, None).public_bytes(pem)
-    )
-    (folder / "cert.pem").write_bytes(
-        sign("kube-apiserver", server, authority, names).public_bytes(pem)
-    )
-    form = (pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (folder / "ca.pem").write_bytes(sign(AUTHORITY, authority, authority, None))
+    (folder / "cert.pem").write_bytes(sign("kube-apiserver", server, authority, names))
     descriptor = os.open(folder / "key.pem", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(server.private_bytes(*form))
+        file.write(private(server))
 
 
-def sign(subject: str, key: Any, signer: Any, names: Any) -> Any:
-    """A certificate of the authority: its own without `names`, else a server's."""
+def new_key() -> Any:
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def private(key: Any) -> bytes:
+    """A key as files hold it."""
+    from cryptography.hazmat.primitives import serialization as forms
+
+    return key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption())
+
+
+def sign(subject: str, key: Any, signer: Any, names: Any) -> bytes:
+    """A certificate: a server's, with `names`, by the authority, or one of who signs itself."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.serialization import Encoding
     from cryptography.x509.oid import NameOID
 
     def named(text: str) -> Any:
@@ -57,7 +61,7 @@ def sign(subject: str, key: Any, signer: Any, names: Any) -> Any:
     builder = (
         x509.CertificateBuilder()
         .subject_name(named(subject))
-        .issuer_name(named("berg-local CA"))
+        .issuer_name(named(AUTHORITY if names else subject))
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - day)
@@ -71,4 +75,4 @@ def sign(subject: str, key: Any, signer: Any, names: Any) -> Any:
         builder = builder.add_extension(usage, True)
     else:
         builder = builder.add_extension(names, False)
-    return builder.sign(signer, hashes.SHA256())
+    return builder.sign(signer, hashes.SHA256()).public_bytes(Encoding.PEM)
