@@ -80,10 +80,8 @@ class Cloud:
 
     def project_named(self, name: str) -> str | None:
         """The id of the project with this id or number; None if there is none."""
-        for project, entry in self.projects.items():
-            if name in (project, entry["number"]):
-                return project
-        return None
+        rows = self.projects.items()
+        return next((id for id, row in rows if name in (id, row["number"])), None)
 
     def by_id(self, name: str, refusal: str = "The caller does not have permission") -> str:
         """A full name with its project by id; raises 403 where there is none."""
@@ -92,6 +90,11 @@ class Cloud:
         if found is None:
             raise ApiError(403, "forbidden", refusal)
         return "/".join(["projects", found, *rest])
+
+    def by_number(self, name: str) -> str:
+        """A full name, whose project is by its id, with the project's number, as some APIs answer."""
+        _, project, *rest = name.split("/")
+        return "/".join(["projects", self.projects[project]["number"], *rest])
 
     def add_project(self, project: str) -> None:
         self.projects[project] = {"number": str(100_000_000_001 + len(self.projects))}

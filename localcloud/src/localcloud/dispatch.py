@@ -14,8 +14,8 @@ from aiohttp import web
 
 from localcloud import distance, schema
 from localcloud.call import CLOUD, Call, Cloud, parse_json, suffer
-from localcloud.errors import ApiError
-from localcloud.identity import keys, permissions, services
+from localcloud.errors import ApiError, error_info
+from localcloud.identity import permissions, services
 from localcloud.identity.tokens import Owner
 from localcloud.storage import xml
 
@@ -236,7 +236,7 @@ def finish(
 def authenticate(cloud: Cloud, headers: Any) -> Owner:
     """Return whose the bearer token is, or raise Google's 401."""
     kind, _, token = headers.get("Authorization", "").partition(" ")
-    owner = bearer(cloud, token.strip()) if kind.lower() == "bearer" else None
+    owner = cloud.tokens.owner(token.strip()) if kind.lower() == "bearer" else None
     if owner is None:
         raise ApiError(
             401,
@@ -247,23 +247,12 @@ def authenticate(cloud: Cloud, headers: Any) -> Owner:
     return owner
 
 
-def bearer(cloud: Cloud, token: str) -> Owner | None:
-    """Return whose an access token is: of one of ours, or of what an account's key signed."""
-    if token.startswith("eyJ"):
-        claims = keys.verified(cloud.iam, token, ())
-        scopes = str((claims or {}).get("scope", "")).split()
-        return Owner(claims["iss"], tuple(scopes) or None) if claims else None
-    return cloud.tokens.owner(token)
-
-
 def check_scopes(method: schema.Method, owner: Owner) -> None:
     """Raise Google's 403 unless the token has one of the scopes that the discovery document names."""
     if owner.scopes is None or set(owner.scopes) & set(method.scopes) or not method.scopes:
         return
-    service = f"{method.id.partition('.')[0]}.googleapis.com"
-    metadata = {"service": service, "method": method.id}
-    kind = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "domain": "googleapis.com"}
-    details = [{**kind, "reason": "ACCESS_TOKEN_SCOPE_INSUFFICIENT", "metadata": metadata}]
+    about = {"service": f"{method.id.partition('.')[0]}.googleapis.com", "method": method.id}
+    details = [error_info("ACCESS_TOKEN_SCOPE_INSUFFICIENT", "googleapis.com", **about)]
     message = "Request had insufficient authentication scopes."
     raise ApiError(403, "insufficientPermissions", message, details=details)
 

@@ -62,6 +62,12 @@ class ApiError(Exception):
         return {"error": error}
 
 
+def error_info(reason: str, domain: str, **metadata: str) -> dict[str, Any]:
+    """The part of an error's details that programs read."""
+    kind = "type.googleapis.com/google.rpc.ErrorInfo"
+    return {"@type": kind, "reason": reason, "domain": domain, "metadata": metadata}
+
+
 def unserved(is_asked: object, what: str) -> None:
     """Refuse with 501 what is Google's, and what the embedded cloud has not, if it is asked for."""
     if is_asked:

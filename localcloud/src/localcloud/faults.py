@@ -117,24 +117,15 @@ class Faults:
         """Return the fault that this request must suffer, None for almost all; `named`: only one
         with a `match`.
         """
-        return self._first(method, path, zone, of_operation=False, named=named)
+        waiting = [fault for fault in self.queue if not fault.operation_error]
+        meant = [fault for fault in waiting if fault.match or not named]
+        return next((fault for fault in meant if fault.applies(method, path, zone)), None)
 
     def take_operation_error(self, method: str, zone: str | None = None) -> dict | None:
         """Return the error with which an operation of this method must end, or None."""
-        fault = self._first(method, "", zone, of_operation=True)
+        waiting = [fault for fault in self.queue if fault.operation_error]
+        fault = next((fault for fault in waiting if fault.applies(method, "", zone)), None)
         return fault.operation_error if fault else None
-
-    def _first(
-        self, method: str, path: str, zone: str | None, of_operation: bool, named: bool = False
-    ) -> Fault | None:
-        for fault in self.queue:
-            if named and not fault.match:
-                continue
-            if (fault.operation_error is not None) == of_operation and fault.applies(
-                method, path, zone
-            ):
-                return fault
-        return None
 
     def describe(self) -> list[dict]:
         """The faults with their counts, as JSON."""

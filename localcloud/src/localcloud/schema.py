@@ -59,7 +59,10 @@ DURATION = re.compile(r"-?\d{1,12}(\.\d{1,9})?s")
 # say of them, and the one that lays a body over a template in the same way. The others that are
 # served and change a part of something name it in a mask.
 MERGED = re.compile(r"(storage|compute)\..*\.patch|compute\.\w+\.bulkInsert")
-TRUE, FALSE = {"true", "1", "t", "y", "yes"}, {"false", "0", "f", "n", "no"}
+BOOLEANS = {
+    **dict.fromkeys(("true", "1", "t", "y", "yes"), True),
+    **dict.fromkeys(("false", "0", "f", "n", "no"), False),
+}
 
 
 @dataclass(frozen=True)
@@ -207,11 +210,8 @@ def check_params(
         if any("\ud800" <= char <= "\udfff" for char in text):
             raise invalid(f"Parameter '{name}' is not valid UTF-8", "invalidParameter")
     for name, text in path_values.items():
-        spec = method.params.get(name, {})
         # gcloud's wildcard lookups use "-" as "any zone".
-        if text != "-" and "pattern" in spec and not re.fullmatch(spec["pattern"], text):
-            raise _no_match(name, text, spec["pattern"])
-        result[name] = _convert(name, spec, text)
+        result[name] = text if text == "-" else _convert(name, method.params.get(name, {}), text)
     for name, text in query:
         query_spec = method.params.get(name)
         if query_spec is None or query_spec["location"] != "query":
@@ -242,39 +242,16 @@ def check_params(
 
 def _convert(name: str, spec: dict, text: str) -> Any:
     """One parameter's text as the type that the document gives it."""
-    kind, form = spec.get("type"), spec.get("format", "")
-    if kind == "boolean":
-        if text.lower() in TRUE | FALSE:
-            return text.lower() in TRUE
-        raise invalid(
-            f"Invalid value at '{name}' (TYPE_BOOL), \"{text}\"", "invalidParameter", name
-        )
-    if kind == "integer" or form in INT_RANGES:
-        low, high = INT_RANGES[form or "int64"]
-        low, high = (
-            max(low, int(spec.get("minimum", low))),
-            min(high, int(spec.get("maximum", high))),
-        )
-        if not re.fullmatch(r"-?[0-9]{1,20}", text) or not low <= int(text) <= high:
-            message = f"Invalid value at '{name}' (TYPE_{(form or 'int64').upper()}), \"{text}\""
-            raise invalid(message, "invalidParameter", name)
-        return int(text)
-    if "enum" in spec and text not in spec["enum"]:
-        allowed = ", ".join(spec["enum"])
-        raise invalid(
-            f"Invalid value for parameter '{name}': \"{text}\". Allowed values: [{allowed}]",
-            "invalidParameter",
-            name,
-        )
-    return text
-
-
-def _no_match(where: str, text: str, pattern: str) -> ApiError:
-    return invalid(
-        f"Invalid value for field '{where}': '{text}'. Must be a match of regex '{pattern}'",
-        "invalid",
-        where,
-    )
+    value: Any = text
+    if spec.get("type") == "boolean":
+        value = BOOLEANS.get(text.lower(), text)
+    try:
+        _check_scalar(spec, value, name, answer=False)
+    except ApiError as error:
+        error.reason = "invalidParameter"
+        raise
+    is_number = spec.get("type") == "integer" or spec.get("format") in INT_RANGES
+    return int(text) if is_number else value
 
 
 # --- bodies
@@ -398,7 +375,8 @@ def _check_scalar(schema: dict, value: Any, where: str, answer: bool) -> None:
             where,
         )
     elif "pattern" in schema and not re.fullmatch(schema["pattern"], value):
-        raise _no_match(where, value, schema["pattern"])
+        why = f"Must be a match of regex '{schema['pattern']}'"
+        raise invalid(f"Invalid value for field '{where}': '{value}'. {why}", "invalid", where)
     elif form in ("date", "date-time") and not answer and not is_time(value, form):
         raise invalid(
             f"Invalid value at '{where}' (TYPE_STRING), \"{value}\" is no RFC 3339 {form}",
@@ -424,6 +402,10 @@ def _check_integer(schema: dict, value: Any, where: str, answer: bool) -> None:
     fits = isinstance(value, str) == as_string if answer else isinstance(value, (int, str))
     text = str(value)
     low, high = INT_RANGES[form]
+    low, high = (
+        max(low, int(schema.get("minimum", low))),
+        min(high, int(schema.get("maximum", high))),
+    )
     whole = re.fullmatch(r"-?[0-9]{1,20}", text) is not None and not isinstance(value, bool)
     if not (fits and whole and low <= int(text) <= high):
         raise invalid(
@@ -484,35 +466,22 @@ def check_fields(api: Api, schema: dict | None, tree: dict) -> None:
 
 def parse_fields(text: str) -> dict:
     """Parse a mask such as `items(name,size),nextPageToken` into nested dicts; {} selects all
-    below.
+    below. What is no name in it, `check_fields` does not find.
     """
-    tree, rest = _parse_group(text, 0)
-    if rest != len(text):
+    tree: dict = {}
+    node, opened = tree, [tree]  # what the next name is below: of a path, of parentheses
+    for token in re.findall(r"[\w*$-]+|[^\s/.]", text):
+        if token == "(":
+            opened.append(node)
+        elif token == ",":
+            node = opened[-1]
+        elif token == ")" and len(opened) > 1:
+            node = opened.pop()
+        else:
+            node = node.setdefault(token, {})
+    if len(opened) > 1:
         raise invalid(f"Invalid field selection {text}", "invalidParameter", "fields")
     return tree
-
-
-def _parse_group(text: str, at: int) -> tuple[dict, int]:
-    tree: dict = {}
-    while True:
-        node = tree
-        while True:  # one path: a/b/c or a.b.c
-            name = re.compile(r"\s*([\w*$-]+)\s*").match(text, at)
-            if not name:
-                raise invalid(f"Invalid field selection {text}", "invalidParameter", "fields")
-            node, at = node.setdefault(name[1], {}), name.end()
-            if text[at : at + 1] not in ("/", "."):
-                break
-            at += 1
-        if text[at : at + 1] == "(":
-            inner, at = _parse_group(text, at + 1)
-            if text[at : at + 1] != ")":
-                raise invalid(f"Invalid field selection {text}", "invalidParameter", "fields")
-            node.update(inner)
-            at += 1
-        if text[at : at + 1] != ",":
-            return tree, at
-        at += 1
 
 
 def select(value: Any, tree: dict) -> Any:

@@ -17,7 +17,7 @@ from localcloud.compute.checks import fingerprint, invalid, served
 from localcloud.compute.fields import honoured
 from localcloud.compute.networks import Place
 from localcloud.compute.state import Compute
-from localcloud.errors import ApiError
+from localcloud.errors import ApiError, unserved
 
 INTERFACE = (
     "kind",
@@ -115,5 +115,7 @@ def access_config(given: dict, address: str) -> dict[str, Any]:
 def check_interface(field: str, given: dict) -> None:
     honoured(field, given, INTERFACE)
     served(f"{field}.nicType", given.get("nicType"), None, "GVNIC", "MRDMA")
-    for config in given.get("accessConfigs") or []:
+    configs = given.get("accessConfigs") or []
+    unserved(len(configs) > 1, "interfaces with several access configs")
+    for config in configs:
         honoured(f"{field}.accessConfigs[0]", config, ACCESS)

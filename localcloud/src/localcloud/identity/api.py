@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from localcloud.call import Call, Cloud, Handler
 from localcloud.errors import ApiError, unserved
-from localcloud.identity.iam import refused, shown, tag
+from localcloud.identity.iam import refused, tag
 from localcloud.identity.permissions import allowed
 from localcloud.identity.roles import exists
 from localcloud.secrets import api as secrets_api
@@ -40,14 +40,6 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
     return {method: functools.partial(handler, cloud) for method, handler in table.items()}
 
 
-def project_of(cloud: Cloud, call: Call, name: str) -> str:
-    """The id of the project in a name; without access to it, Google says no more than this."""
-    project = cloud.project_named(name.split("/")[1])
-    if project is None:
-        raise ApiError(403, "forbidden", "The caller does not have permission")
-    return project
-
-
 # --- policies
 
 
@@ -56,9 +48,7 @@ def account_name(cloud: Cloud, call: Call) -> str:
 
 
 def project_name(cloud: Cloud, call: Call) -> str:
-    return "projects/" + project_of(
-        cloud, call, f"projects/{call.params['resource'].removeprefix('projects/')}"
-    )
+    return cloud.by_id(f"projects/{call.params['resource'].removeprefix('projects/')}")
 
 
 def secret_name(cloud: Cloud, call: Call) -> str:
@@ -66,9 +56,7 @@ def secret_name(cloud: Cloud, call: Call) -> str:
 
 
 async def get_policy(cloud: Cloud, call: Call) -> dict:
-    options = (call.body or {}).get("options") or {}
-    requested = int(options.get("requestedPolicyVersion", 1))
-    return shown(cloud.iam.policy(project_name(cloud, call)), requested)
+    return cloud.iam.policy(project_name(cloud, call))
 
 
 async def set_policy(cloud: Cloud, call: Call, find: Callable) -> dict:
@@ -95,14 +83,15 @@ def find_account(cloud: Cloud, call: Call, name: str) -> dict:
     """The account of `projects/{project or -}/serviceAccounts/{email or unique id}`."""
     _, project, _, id = name.split("/")
     found = cloud.iam.account(id)
-    project = found["projectId"] if found and project == "-" else project_of(cloud, call, name)
-    if found is None or found["projectId"] != project:
+    if project != "-":
+        project = cloud.by_id(f"projects/{project}").partition("/")[2]
+    if found is None or project not in ("-", found["projectId"]):
         raise ApiError(404, "notFound", "Unknown service account")
     return found
 
 
 async def create_account(cloud: Cloud, call: Call) -> dict:
-    project, body = project_of(cloud, call, call.params["name"]), call.body or {}
+    project, body = cloud.by_id(call.params["name"]).partition("/")[2], call.body or {}
     id, fields = body.get("accountId") or "", body.get("serviceAccount") or {}
     if not re.fullmatch(r"[a-z]([-a-z0-9]{4,28}[a-z0-9])", id):
         raise refused(
@@ -119,8 +108,7 @@ async def create_account(cloud: Cloud, call: Call) -> dict:
 
 
 def find_role(cloud: Cloud, call: Call) -> dict:
-    name = call.params["name"]
-    name = f"projects/{project_of(cloud, call, name)}/roles/{name.split('/')[3]}"
+    name = cloud.by_id(call.params["name"])
     if name not in cloud.iam.roles:
         raise ApiError(404, "notFound", f"The role named {name} was not found.")
     return cloud.iam.roles[name]
@@ -140,7 +128,7 @@ def keep_role(cloud: Cloud, name: str, role: dict) -> dict:
 
 
 async def create_role(cloud: Cloud, call: Call) -> dict:
-    project, body = project_of(cloud, call, call.params["parent"]), call.body or {}
+    parent, body = cloud.by_id(call.params["parent"]), call.body or {}
     id = body.get("roleId") or ""
     if not re.fullmatch(r"[a-zA-Z0-9_.]{3,64}", id):
         raise refused(
@@ -148,11 +136,9 @@ async def create_role(cloud: Cloud, call: Call) -> dict:
             "3 to 64 characters long and can be a mix of uppercase and lowercase English letters, digits, underscores "
             "and periods."
         )
-    name = f"projects/{project}/roles/{id}"
+    name = f"{parent}/roles/{id}"
     if name in cloud.iam.roles:
-        raise ApiError(
-            409, "alreadyExists", f"A role named {id} in projects/{project} already exists."
-        )
+        raise ApiError(409, "alreadyExists", f"A role named {id} in {parent} already exists.")
     return keep_role(cloud, name, body.get("role") or {})
 
 

@@ -37,20 +37,8 @@ CONVENIENCE = (
 OWNER = "roles/owner"
 
 
-def shown(policy: dict, requested: int) -> dict:
-    """A policy as it is shown to who asked for a version of it."""
-    if requested not in (0, 1, 3):
-        raise refused(f"Invalid requested policy version: {requested}. It must be 0, 1 or 3.")
-    return policy
-
-
 def refused(message: str) -> ApiError:
     return ApiError(400, "invalid", message)
-
-
-def aborted(what: str = "There were concurrent policy changes.") -> ApiError:
-    message = f"{what} Please retry the whole read-modify-write with exponential backoff."
-    return ApiError(409, "aborted", message, code="ABORTED")
 
 
 def tag(value: Any) -> str:
@@ -152,7 +140,10 @@ class Iam:
 
     def set_policy(self, resource: str, policy: dict) -> dict:
         if is_stale(policy.get("etag"), self.policy(resource)["etag"]):
-            raise aborted()
+            message = (
+                "There were concurrent policy changes. Please retry the whole read-modify-write "
+            )
+            raise ApiError(409, "aborted", f"{message}with exponential backoff.", code="ABORTED")
         bindings = self.checked(resource, policy)
         self._check_owners(resource, bindings)
         self.note(resource, self.bindings(resource), bindings)
@@ -236,16 +227,13 @@ class Iam:
 
     def _check_member(self, resource: str, member: str) -> None:
         kind, _, name = member.partition(":")
-        if kind in ("allUsers", "allAuthenticatedUsers") and not name:
-            raise ApiError(501, "notImplemented", "The embedded cloud lets nobody in unasked")
+        unserved(kind in ("allUsers", "allAuthenticatedUsers"), "public members")
         if kind == "serviceAccount":
             if not self.account(name):
                 raise refused(f"Service account {name} does not exist.")
         elif kind == "user":
             if name not in self.users():
                 raise refused(f"User {name} does not exist.")
-        elif kind in ("group", "domain"):
-            raise refused(f"{kind.title()} {name} does not exist.")
         elif not (member.startswith(CONVENIENCE) and "/buckets/" in resource):
             message = f"The member {member} is of an unknown type. Please set a valid type prefix for the member."
             raise refused(message)

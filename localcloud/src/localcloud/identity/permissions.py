@@ -16,7 +16,7 @@ group needs in addition to the group's own permission.
 from __future__ import annotations
 
 from localcloud.call import Call, Cloud
-from localcloud.errors import ApiError
+from localcloud.errors import ApiError, error_info
 from localcloud.identity import services
 from localcloud.identity.roles import includes
 from localcloud.secrets import api as secrets_api
@@ -291,7 +291,6 @@ def denied(call: Call, permission: str, resource: str) -> ApiError:
         name = secrets_api.resource_of(call)
         on = f"for resource '{name}'" if service == "secretmanager" else "on resource"
         message = f"Permission '{permission}' denied {on} (or it may not exist)."
-        metadata = {"permission": permission, "resource": name}
-        kind = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "domain": "iam.googleapis.com"}
-        details = [{**kind, "reason": "IAM_PERMISSION_DENIED", "metadata": metadata}]
+        about = {"permission": permission, "resource": name}
+        details = [error_info("IAM_PERMISSION_DENIED", "iam.googleapis.com", **about)]
     return ApiError(403, "forbidden", message, details=details)

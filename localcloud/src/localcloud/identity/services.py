@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 from localcloud.call import Call, Cloud, Handler
-from localcloud.errors import ApiError
+from localcloud.errors import ApiError, error_info
 
 TITLES = {
     "artifactregistry": "Artifact Registry API",
@@ -98,16 +98,17 @@ def check(cloud: Cloud, call: Call) -> None:
         "retry."
     )
     links = [{"description": "Google developers console API activation", "url": url}]
-    metadata = {
-        "service": host,
-        "serviceTitle": title,
-        "consumer": f"projects/{number}",
-        "containerInfo": number,
-        "activationUrl": url,
-    }
-    reason = {"reason": "SERVICE_DISABLED", "domain": "googleapis.com", "metadata": metadata}
+    info = error_info(
+        "SERVICE_DISABLED",
+        "googleapis.com",
+        service=host,
+        serviceTitle=title,
+        consumer=f"projects/{number}",
+        containerInfo=number,
+        activationUrl=url,
+    )
     details = [
-        {"@type": "type.googleapis.com/google.rpc.ErrorInfo", **reason},
+        info,
         {"@type": "type.googleapis.com/google.rpc.Help", "links": links},
     ]
     raise ApiError(403, "accessNotConfigured", message, domain="usageLimits", details=details)
@@ -169,11 +170,6 @@ def present(cloud: Cloud, project: str, service: str) -> dict:
 
 async def batch_get(cloud: Cloud, call: Call) -> dict:
     project, names = named(cloud, call, call.params["parent"]), call.params.get("names") or []
-    if not 1 <= len(names) <= 30:
-        raise ApiError(400, "invalid", "A batch names 1 to 30 services.")
-    for name in names:
-        if named(cloud, call, name) != project:
-            raise ApiError(400, "invalid", f"{name} is not in {call.params['parent']}.")
     return {
         "services": [present(cloud, project, check_known(name.split("/")[3])) for name in names]
     }
@@ -183,9 +179,6 @@ async def change(cloud: Cloud, call: Call) -> dict:
     """Enable or disable one service."""
     name, on = call.params["name"], call.method.endswith("enable")
     project, service = named(cloud, call, name), check_known(name.split("/")[3])
-    if not on and service not in enabled(cloud, project):
-        message = f"The service {service}.googleapis.com is not enabled for {call.params['name']}."
-        raise ApiError(400, "failedPrecondition", message, code="FAILED_PRECONDITION")
     turn(cloud, project, service, on)
     kind = "EnableServiceResponse" if on else "DisableServiceResponse"
     return operation({"@type": KIND + kind, "service": present(cloud, project, service)})

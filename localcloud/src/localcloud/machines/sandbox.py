@@ -315,24 +315,24 @@ def system_python() -> list[str]:
     python and pip.
     """
     code = "import pip, site; print(*[path for path in site.getsitepackages() if path.startswith('/usr/local/')][:1])"
-    if not shutil.which("python3", path=PATH):
-        return []
-    ran = subprocess.run(
-        ["python3", "-I", "-c", code], capture_output=True, text=True, env={"PATH": PATH}
-    )
-    return ran.stdout.split()
+    return printed_by_python(code)
 
 
 @functools.cache
 def python_headers() -> list[Path]:
     """The folder below /usr where a machine's own python3 puts headers of packages; none without one."""
-    code = "import sysconfig; print(sysconfig.get_path('include'))"
+    lines = printed_by_python("import sysconfig; print(sysconfig.get_path('include'))")
+    return [Path(line) for line in lines if line.startswith("/usr/")]
+
+
+def printed_by_python(code: str) -> list[str]:
+    """The words that a machine's own python3 prints; none without one."""
     if not shutil.which("python3", path=PATH):
         return []
-    ran = subprocess.run(
-        ["python3", "-I", "-c", code], capture_output=True, text=True, env={"PATH": PATH}
-    )
-    return [Path(line) for line in ran.stdout.split() if line.startswith("/usr/")]
+    command = ["python3", "-I", "-c", code]
+    return subprocess.run(
+        command, capture_output=True, text=True, env={"PATH": PATH}
+    ).stdout.split()
 
 
 def ssh_obstacle(sandbox: Sandbox) -> str:

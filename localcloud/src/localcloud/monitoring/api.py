@@ -6,14 +6,13 @@ Not covered: all else, and what the widgets of a dashboard show.
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 import uuid
 from collections.abc import Callable
 from typing import Any
 
 from localcloud.call import Call, Cloud, Handler
 from localcloud.errors import ApiError, unserved
+from localcloud.identity.iam import tag
 
 MOST_COLUMNS = 48
 
@@ -62,26 +61,14 @@ def keep(cloud: Cloud, call: Call, full: str, body: dict) -> dict:
     return present(cloud, full, row)
 
 
-def shown_name(cloud: Cloud, full: str) -> str:
-    """Monitoring answers with the project's number, whatever it was asked with."""
-    _, project, *rest = full.split("/")
-    return "/".join(["projects", cloud.projects[project]["number"], *rest])
-
-
-def etag(row: dict) -> str:
-    return hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()[:32]
-
-
 def present(cloud: Cloud, full: str, row: dict) -> dict:
-    return {"name": shown_name(cloud, full), **row, "etag": etag(row)}
+    return {"name": cloud.by_number(full), **row, "etag": tag(row)}
 
 
 def find(cloud: Cloud, full: str) -> dict:
     row = cloud.monitoring.dashboards.get(full)
     if row is None:
-        raise ApiError(
-            404, "notFound", f"Requested entity was not found: {shown_name(cloud, full)}"
-        )
+        raise ApiError(404, "notFound", f"Requested entity was not found: {cloud.by_number(full)}")
     return row
 
 
@@ -94,9 +81,7 @@ async def list_dashboards(cloud: Cloud, call: Call, name: str) -> dict:
 
 async def patch(cloud: Cloud, call: Call, name: str) -> dict:
     body, row = call.body or {}, find(cloud, name)
-    if not body.get("etag"):
-        raise refuse("Field etag must be set when a dashboard is updated.")
-    if body["etag"] != etag(row):
+    if body.get("etag") != tag(row):
         raise ApiError(
             409,
             "aborted",

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import base64
 import functools
-import hashlib
-import json
 import re
 from collections.abc import Callable
 from dataclasses import asdict
@@ -21,6 +19,7 @@ import google_crc32c
 from localcloud.call import Call, Cloud, Handler
 from localcloud.compute.checks import check_labels
 from localcloud.errors import ApiError, unserved
+from localcloud.identity.iam import tag
 from localcloud.secrets.store import Secret, timestamp
 
 MAX_PAYLOAD = 64 << 10
@@ -63,37 +62,23 @@ async def _checked(cloud: Cloud, handler: Callable, call: Call) -> Any:
     return await handler(cloud, call, cloud.by_id(name, refusal))
 
 
-def shown_name(cloud: Cloud, name: str) -> str:
-    """Secret Manager answers with the project's number, whatever it was asked with."""
-    _, project, *rest = name.split("/")
-    return "/".join(["projects", cloud.projects[project]["number"], *rest])
-
-
-def etag(what: Secret) -> str:
-    # a new version is no change of its secret
-    row: dict[str, Any] = {
-        **asdict(what),
-        "versions": None,
-    }
-    return f'"{hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()[:14]}"'
-
-
 def find(cloud: Cloud, name: str) -> Secret:
     secret = cloud.secrets.find(name)
     if secret is None:
-        raise ApiError(404, "notFound", f"Secret [{shown_name(cloud, name)}] not found.")
+        raise ApiError(404, "notFound", f"Secret [{cloud.by_number(name)}] not found.")
     return secret
 
 
 def present(cloud: Cloud, secret: Secret) -> dict:
     shown = {
-        "name": shown_name(cloud, secret.name),
+        "name": cloud.by_number(secret.name),
         **secret.fields,
         "createTime": timestamp(secret.created),
     }
     if secret.expires is not None:
         shown["expireTime"] = timestamp(secret.expires)
-    return {**shown, "etag": etag(secret)}
+    # a new version is no change of its secret
+    return {**shown, "etag": f'"{tag({**asdict(secret), "versions": None})}"'}
 
 
 # --- secrets
@@ -119,7 +104,7 @@ async def create(cloud: Cloud, call: Call, name: str) -> dict:
         secret.expires = secret.created + int(text[:-1])
     if cloud.secrets.find(secret.name):
         raise ApiError(
-            409, "alreadyExists", f"Secret [{shown_name(cloud, secret.name)}] already exists."
+            409, "alreadyExists", f"Secret [{cloud.by_number(secret.name)}] already exists."
         )
     cloud.iam.forget(secret.name)  # the policy of one of this name that is gone
     cloud.secrets.add(secret)
@@ -153,14 +138,10 @@ async def add_version(cloud: Cloud, call: Call, name: str) -> dict:
             "invalid",
             f"The secret payload is {len(data)} bytes; at most {MAX_PAYLOAD} are allowed.",
         )
-    crc, sent = google_crc32c.value(data), payload.get("dataCrc32c")
-    if sent is not None and int(sent) != crc:
-        raise ApiError(
-            400, "invalid", "The checksum data_crc32c does not match the secret payload."
-        )
-    version = cloud.secrets.add_version(secret, data, crc)
+    unserved(payload.get("dataCrc32c"), "checksums of new versions")
+    version = cloud.secrets.add_version(secret, data, google_crc32c.value(data))
     return {
-        "name": shown_name(cloud, f"{secret.name}/versions/{version.number}"),
+        "name": cloud.by_number(f"{secret.name}/versions/{version.number}"),
         "createTime": timestamp(version.created),
         "state": "ENABLED",
         "replicationStatus": {"automatic": {}},
@@ -172,9 +153,9 @@ async def access(cloud: Cloud, call: Call, name: str) -> dict:
     secret = find(cloud, parent)
     unserved(number != "latest", "versions of secrets but the latest")
     if not secret.versions:
-        message = f"Secret [{shown_name(cloud, parent)}] not found or has no versions."
+        message = f"Secret [{cloud.by_number(parent)}] not found or has no versions."
         raise ApiError(404, "notFound", message)
     version = secret.versions[-1]
     data = base64.b64encode(cloud.secrets.read(version)).decode()
-    full = shown_name(cloud, f"{secret.name}/versions/{version.number}")
+    full = cloud.by_number(f"{secret.name}/versions/{version.number}")
     return {"name": full, "payload": {"data": data, "dataCrc32c": str(version.crc)}}

@@ -2,14 +2,13 @@
 how it is shown.
 """
 
-import hashlib
-import json
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from typing import Any
 from urllib.parse import quote
 
 from localcloud.call import Call, Cloud
 from localcloud.errors import ApiError, unserved
+from localcloud.identity.iam import tag
 from localcloud.storage.content import Content
 
 CONDITIONS = (
@@ -98,10 +97,8 @@ def policy_of(cloud: "Cloud", bucket: dict) -> dict:
         {"role": f"roles/storage.{role}", "members": members} for role, members in given.items()
     ]
     policy = cloud.storage.policy(bucket["name"]) or {"version": 1, "bindings": bindings}
-    digest = hashlib.sha256(json.dumps(policy, sort_keys=True).encode()).digest()
     name = f"projects/_/buckets/{bucket['name']}"
-    tag = b64encode(digest[:6]).decode()
-    return {"kind": "storage#policy", "resourceId": name, "etag": tag, **policy}
+    return {"kind": "storage#policy", "resourceId": name, "etag": tag(policy), **policy}
 
 
 def find_object(
@@ -176,9 +173,8 @@ def check_name(name: str) -> None:
         size = len(name.encode())
     except UnicodeEncodeError:
         raise ApiError(400, "invalid", "Object names must be valid Unicode") from None
-    if not 1 <= size <= 1024 or "\r" in name or "\n" in name or name in (".", ".."):
-        raise ApiError(400, "invalid", f"Invalid object name: {name[:80]!r}")
-    if name.startswith(".well-known/acme-challenge/"):
+    is_taken = name in (".", "..") or name.startswith(".well-known/acme-challenge/")
+    if not 1 <= size <= 1024 or "\r" in name or "\n" in name or is_taken:
         raise ApiError(400, "invalid", f"Invalid object name: {name[:80]!r}")
 
 
@@ -233,26 +229,6 @@ def check_metadata(fields: dict) -> None:
         raise ApiError(
             400, "invalid", "Your metadata headers exceed the maximum allowed metadata size."
         )
-
-
-def check_change(old: dict, new: dict) -> None:
-    """Raise 400 for what a change of metadata cannot do: its own class of storage, or an earlier
-    customTime.
-    """
-    if new.get("storageClass", old["storageClass"]) != old["storageClass"]:
-        message = "The storage class of an object can only be changed by rewriting the object."
-        raise ApiError(400, "invalid", message)
-
-
-def check_hashes(fields: dict) -> None:
-    """Raise 400 for hashes that no content has."""
-    for key, size in (("crc32c", 4), ("md5Hash", 16)):
-        try:
-            found = len(b64decode(fields.get(key) or b64encode(bytes(size)), validate=True))
-        except ValueError:
-            found = 0
-        if found != size:
-            raise ApiError(400, "invalid", f"Invalid {key}: {fields[key]}")
 
 
 def expected_hashes(header: str) -> dict[str, str]:

@@ -6,15 +6,14 @@ Not covered: policies of single objects and of managed folders.
 
 from localcloud.call import Call, Cloud
 from localcloud.errors import ApiError
-from localcloud.identity.iam import is_stale, shown
+from localcloud.identity.iam import is_stale
 from localcloud.identity.permissions import allowed
 from localcloud.identity.roles import exists
 from localcloud.storage.checks import find_bucket, policy_of
 
 
 async def get_iam_policy(cloud: "Cloud", call: "Call") -> dict:
-    requested = int(call.params.get("optionsRequestedPolicyVersion", 1))
-    return shown(policy_of(cloud, find_bucket(cloud, call)), requested)
+    return policy_of(cloud, find_bucket(cloud, call))
 
 
 async def set_iam_policy(cloud: "Cloud", call: "Call") -> dict:

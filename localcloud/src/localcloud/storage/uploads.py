@@ -15,14 +15,13 @@ import aiohttp
 from aiohttp import web
 
 from localcloud import schema
-from localcloud.call import Call, Cloud
+from localcloud.call import Call, Cloud, cut, parse_json
 from localcloud.errors import ApiError
 from localcloud.identity.permissions import require
 from localcloud.storage.checks import (
     CONDITIONS,
     check_conditions,
     check_expected_hashes,
-    check_hashes,
     check_name,
     check_rate,
     check_request,
@@ -37,7 +36,6 @@ from localcloud.storage.content import BLOCK, Content
 from localcloud.storage.state import Upload
 
 QUANTUM = 256 << 10  # resumable uploads keep whole multiples of this
-MAX_SIZE = 5 << 40  # bytes of an object
 OWN = "x-goog-meta-"  # begins headers of custom metadata
 MAX_METADATA = 64 << 10  # JSON before the content of a multipart upload
 
@@ -49,12 +47,8 @@ async def insert(cloud: "Cloud", call: "Call") -> dict | web.StreamResponse:
     """Store an object from one request, or begin or continue a resumable upload."""
     if "upload_id" in call.params:
         return await continue_upload(cloud, call)
-    if call.body is not None:
-        raise ApiError(400, "required", "Upload requests go to /upload/storage/v1/...")
     find_bucket(cloud, call)
     headers, kind = call.request.headers, call.params.get("uploadType")
-    if not kind:
-        raise ApiError(400, "required", "Required parameter: uploadType")
     if kind == "resumable":
         metadata = parse_metadata(await call.request.read(), call)
         await call.named(metadata.get("name", ""))
@@ -99,8 +93,6 @@ def described(request: web.Request) -> dict:
 
 def parse_metadata(data: bytes, call: "Call") -> dict:
     """Parse and check the JSON that describes an object to be uploaded."""
-    from localcloud.call import parse_json
-
     body = parse_json(data)
     api = schema.load("storage")
     return schema.check_body(api, api.methods[call.method], body)
@@ -124,7 +116,6 @@ def new_resource(cloud: "Cloud", call: "Call", metadata: dict) -> dict:
     check_request(call, current)
     if call.params.get("uploadType") != "resumable":  # which writes at its end
         check_rate(cloud, call.params["bucket"], name)
-    check_hashes(metadata)
     fields = written(metadata)
     if "contentEncoding" in call.params:
         fields["contentEncoding"] = call.params["contentEncoding"]
@@ -220,23 +211,14 @@ def start_upload(cloud: "Cloud", call: "Call", metadata: dict) -> web.Response:
         if metadata.get(key):
             resource[key] = metadata[key]  # what the content must hash to
     conditions = {f"if{name}": call.params.get(f"if{name}") for name in CONDITIONS}
-    total = announced(call)
+    length = call.request.headers.get("X-Upload-Content-Length")
+    total = None if length is None else int(length)
     bucket = call.params["bucket"]
     id = uuid.uuid4().hex
     upload = Upload(bucket, resource, conditions, total, cloud.storage.new_content())
     cloud.storage.uploads[id] = upload
     location = f"{origin(call)}/upload/storage/v1/b/{bucket}/o?uploadType=resumable&upload_id={id}"
     return web.Response(status=200, headers={"Location": location, "X-GUploader-UploadID": id})
-
-
-def announced(call: "Call") -> int | None:
-    """How many bytes the content will have, if the request says so."""
-    length = call.request.headers.get("X-Upload-Content-Length")
-    if length is None:
-        return None
-    if not (length.isascii() and length.isdigit()) or int(length) > MAX_SIZE:
-        raise ApiError(400, "badRequest", f"Invalid X-Upload-Content-Length: {length}")
-    return int(length)
 
 
 async def continue_upload(cloud: "Cloud", call: "Call") -> dict | web.StreamResponse:
@@ -260,8 +242,6 @@ async def only_request_of(id: str, request: web.Request) -> AsyncIterator[None]:
     """Let one request at a time work on a session. A newer one ends an older one: its client has
     given that connection up, though a broken network may not have closed it.
     """
-    from localcloud.call import cut
-
     lock, requests = TURNS.setdefault(id, (asyncio.Lock(), []))
     for older in requests:
         cut(older)
@@ -289,13 +269,9 @@ def parse_content_range(header: str | None) -> tuple[int | None, int | None, int
     if header is None:
         return 0, None, None
     found = re.fullmatch(r"bytes (?:(\d+)-(\d+|\*)|\*)/(\d+|\*)", header.strip())
-    if not found or (found[1] and found[2] != "*" and int(found[2]) < int(found[1])):
+    if not found:
         raise ApiError(400, "badRequest", "Failed to parse Content-Range header.")
-    first = int(found[1]) if found[1] else None
-    last = int(found[2]) if found[1] and found[2] != "*" else None
-    total = None if found[3] == "*" else int(found[3])
-    if last is not None and total is not None and last >= total:
-        raise ApiError(400, "badRequest", "Failed to parse Content-Range header.")
+    first, last, total = (int(text) if text not in (None, "*") else None for text in found.groups())
     return first, last, total
 
 
@@ -305,11 +281,6 @@ async def take_chunk(
     """Append one request's bytes to a session and answer 308, or finish it."""
     content, header = upload.content, call.request.headers.get("Content-Range")
     first, last, total = parse_content_range(header)
-    announced = upload.total
-    if announced is not None and total is not None and total != announced:
-        raise ApiError(
-            400, "badRequest", f"Total size {total} differs from the announced {announced}."
-        )
     if first is None:  # a question, or the end of an upload of unknown length
         if total is None or total != content.size:
             return progress(call, content)
@@ -324,11 +295,6 @@ async def take_chunk(
     length = last - first + 1 if last is not None else None
     # `bytes 5-*/9` brings all of the rest, as Google's Node client does
     is_last = last is None or last + 1 == total
-    body_length = call.request.content_length
-    if length is not None and body_length is not None and body_length != length:
-        raise ApiError(
-            400, "badRequest", f"Content-Range speaks of {length} bytes, the body has {body_length}"
-        )
     if length is not None and not is_last and length < QUANTUM:
         raise ApiError(
             400,
@@ -338,7 +304,8 @@ async def take_chunk(
             f"{QUANTUM}). The received request contained {length} bytes, which does not meet this "
             "requirement.",
         )
-    end = first + length if length is not None else total if total is not None else announced
+    total = upload.total if total is None else total
+    end = total if length is None else first + length
     try:
         # Bytes that are here already are ignored, as documented.
         await receive(call.request.content.iter_any(), content, skip=content.size - first)
