@@ -3,17 +3,22 @@
 import json
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import BERG, Cloud, commit, until
+from records import machine, put, put_row
 
-from berg import gce, worker
+from berg import gce, logs, worker
+from berg import job as jobs
 from berg.command import Command
 from berg.job import Job, State
 
@@ -318,3 +323,354 @@ def test_who_watches_sees_the_end(cloud: Cloud, project: Path, tmp_path: Path) -
     shown = [row.split()[1] for row in listing.result().out.splitlines() if row.startswith("seen")]
     assert "RUNNING" in shown and shown[-1] == "SUCCEEDED", shown
     assert (tmp_path / "here/last").exists() and fetching.result().code == 0, fetching.result().err
+
+
+# --- of records alone
+
+
+def cells(text: str) -> list[list[str]]:
+    return [re.split(r" {2,}", line.rstrip()) for line in text.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def lister(cloud: Cloud) -> dict[str, str]:
+    """A user with jobs of each kind."""
+    of = {"user": "lister", "zone": "us-central1-b"}
+    put(cloud, "l-first", ago=80 * 3600, **of, rate=0.5, machines=2)
+    put(cloud, "l-old", ago=100 * 3600, **of)
+    failed = {"exit_code": 3, "reason": "exit code 3: KeyError: 'x'", "attempt": 2, "rate": 2.0}
+    words = {"note": "a note", "folder": "l-shared/x", "gpus": "1 x l4"}
+    put(cloud, "l-failed", "FAILED", ago=3 * 3600, **of, **failed, **words)
+    lost = put(cloud, "l-lost", "RUNNING", ago=1000, **of, job={"rows": [{"x": "1"}, {"x": "2"}]})
+    put_row(cloud, lost, 0, "SUCCEEDED", exit_code=0)
+    young = {"rows": [{"x": "1"}, {"x": "2"}], "cmd": "train {x}"}
+    sweep = put(cloud, "l-young", "RUNNING", ago=200, **of, job=young, rate=36.0)
+    put_row(cloud, sweep, 0, "FAILED", exit_code=7, reason="exit code 7")
+    put(cloud, "l-soon", "SUBMITTED", ago=250, **of)
+    put(cloud, "l-never", "SUBMITTED", ago=500, **of)
+    box = {"job": {"cmd": ""}, "seconds_before": 7200.0, "rate": 1.0}
+    put(cloud, "l-box", "STOPPED", ago=190, took=10, **of, **box)
+    put(cloud, "not-ls", ago=50, user="another")
+    return {"BERG_USER": "lister"}
+
+
+def test_the_list_has_what_there_is_to_say_of_each_job(
+    cloud: Cloud, lister: dict[str, str]
+) -> None:
+    header, *lines = cells(cloud.run("list", **lister).out)
+    assert header == ["NAME", "STATE", "AGE", "ZONE", "GPUS", "COST", "EXIT", "ABOUT"]
+    zone, gone = "us-central1-b", "its machine vanished while it was"
+    assert lines == [
+        ["l-old", "SUCCEEDED", "4d", zone, "?"],
+        ["l-first", "SUCCEEDED", "3d", zone, "$0.50"],
+        ["l-failed", "FAILED (2)", "3h", zone, "1 x l4", "$1.00", "3",
+         "a note; KeyError: 'x'; results in l-shared/x"],
+        ["l-lost", "LOST", "16m", zone, "?", f"{gone} RUNNING. See: berg log l-lost"],
+        ["l-never", "LOST", "8m", zone, "?", f"{gone} SUBMITTED. See: berg log l-never"],
+        ["l-soon", "SUBMITTED", "4m", zone, "?"],
+        ["l-young", "RUNNING", "3m", zone, lines[6][4], "1 FAILED"],
+        ["l-box", "STOPPED", "3m", zone, "$2.00"],
+    ]  # fmt: skip
+    assert re.fullmatch(r"\$1\.[34]\d", lines[6][4])  # 140 seconds at $36 an hour
+
+    def names(*words: str) -> list[str]:
+        return [
+            row["name"] for row in json.loads(cloud.run("list", "--json", *words, **lister).out)
+        ]
+
+    live = ["l-soon", "l-young", "l-box"]
+    assert names("--limit", "2") == ["l-lost", "l-never", *live] and names("--limit", "0") == live
+    assert names("--all-jobs", "--limit", "0") == names("--limit", "9") == [row[0] for row in lines]
+    assert "not-ls" in names("-a") and "not-ls" not in names()
+    header, *lines = cells(cloud.run("list", "-a", "-c", "-v", "--limit", "99", **lister).out)
+    assert header[6] == "USER"
+    about = {line[0]: line[1:] for line in lines}
+    assert about["l-first"][-2:] == ["lister", "true"] and "another" in about["not-ls"]
+    assert about["l-box"][-1] == "a devbox" and about["l-young"][-1] == "train {x}; 1 FAILED"
+    assert about["l-young/0"][0] == "FAILED" and about["l-young/0"][-2:] == ["lister", "7"]
+    assert about["l-lost/0"][0] == "SUCCEEDED" and "l-young/1" not in about
+
+
+def test_json_of_a_list_has_times_costs_and_places(cloud: Cloud, lister: dict[str, str]) -> None:
+    rows = {row["name"]: row for row in json.loads(cloud.run("list", "--json", **lister).out)}
+    row, live = rows["l-failed"], rows["l-young"]
+    assert row["results_url"] == f"gs://{cloud.config.bucket}/berg_results/l-shared/x/"
+    assert (row["started_at"], row["finished_at"]) == (
+        row["times"]["RUNNING"],
+        row["times"]["FAILED"],
+    )
+    assert (row["usd"], row["usd_per_hour"], row["instances"]) == (1.0, 2.0, [])
+    assert live["started_at"] and live["finished_at"] == "" and live["usd_per_hour"] == 36.0
+    assert rows["l-first"]["usd_per_hour"] == 1.0 and rows["l-old"]["usd"] is None
+    assert rows["l-lost"]["finished_at"] == rows["l-lost"]["times"]["RUNNING"]
+
+
+def test_names_mean_ones_own_jobs_and_rows(cloud: Cloud, lister: dict[str, str]) -> None:
+    def shown(name: str) -> tuple[str, str]:
+        row = json.loads(cloud.run("show", name, "--json", **lister).out)
+        return row["name"], row["state"]
+
+    def refused(*words: str, **env: str) -> str:
+        done = cloud.run(*words, **(env or lister))
+        assert done.code == 1, (words, done)
+        return done.err
+
+    assert shown("@") == ("l-box", "STOPPED")
+    assert "you have no jobs yet" in refused("show", "@", BERG_USER="nobody-at-all")
+    assert shown("l-young/0") == ("l-young/0", "FAILED") and shown("l-young/1")[1] == "SUBMITTED"
+    assert shown("l-lost/0")[1] == "SUCCEEDED" and shown("l-lost/1")[1] == "LOST"
+    assert "l-lost ended LOST before it" in cloud.run("show", "l-lost/1", **lister).out
+    assert "l-young has 2 rows, from l-young/0 on" in refused("show", "l-young/2")
+    assert "l-old has no rows" in refused("show", "l-old/0")
+    assert "matches none of your jobs" in refused("wait", "not-l*")
+    done = cloud.run("wait", "l-[of]*", "l-old", "l-never", "--json", **lister)
+    assert [row["name"] for row in json.loads(done.out)] == [
+        "l-old",
+        "l-first",
+        "l-failed",
+        "l-never",
+    ]
+    assert done.code == 3 and "l-failed FAILED with exit code 3: KeyError: 'x'\n" in done.err
+    assert "l-never LOST: its machine vanished" in done.err and "l-old SUCCEEDED\n" in done.err
+    assert cloud.run("wait", "l-never", **lister).code == 1
+    done = cloud.run("wait", "--any", "l-young", "l-first", "--json", **lister)
+    assert done.code == 0 and [row["name"] for row in json.loads(done.out)] == ["l-first"]
+
+
+def fields(text: str) -> dict[str, str]:
+    """What `berg show` prints, by the names in front."""
+    found, name = dict[str, str](), ""
+    for line in text.splitlines():
+        key, _, rest = line.partition("  ")
+        name = key or name
+        found[name] = f"{found[name]}\n{line.strip()}" if not key else rest.strip()
+    return found
+
+
+def test_all_about_a_job_is_shown(cloud: Cloud) -> None:
+    code = {"head": "0123456789abcdef", "commit": "", "changed": ["a.py", "b.py"]}
+    job = {"cmd": "python3 train.py", "code": code, "env": {"A": "1"}}
+    end = {"exit_code": 4, "reason": "exit code 4", "attempt": 3, "note": "why not", "rate": 3.0}
+    results = {
+        "metrics.jsonl": b'{"loss": 0.5}\n{"loss": 0.12345678, "acc": NaN}\n',
+        "sub/model": b"123",
+    }
+    log = b"".join(b"line %d\n" % number for number in range(20))
+    missing = {"/tmp/": "1 file, 2.0 MB", "/data/": "a link"}
+    put(cloud, "told", "FAILED", job=job, log=log, results=results, missing=missing, **end)
+    out = cloud.run("show", "told").out
+    about, lines = out[: out.index("line 10\n")], out[out.index("line 10\n") :]
+    assert lines == "".join(f"line {number}\n" for number in range(10, 20))
+    shown, state = fields(about), json.loads(cloud.run("show", "told", "--json").out)
+    assert {key: shown[key] for key in list(shown) if key != "Times"} == {
+        "Job": "told",
+        "Note": "why not",
+        "State": "FAILED exit code 4",
+        "Exit code": "4",
+        "Attempt": "3",
+        "Command": "python3 train.py",
+        "Code": "r at 0123456789ab, 2 changed files",
+        "Results": f"gs://{cloud.config.bucket}/berg_results/told/",
+        "Cost": "$1.50, at $3.00 an hour",
+        "Metrics": "loss 0.123457, acc nan",
+        "Missing": "/tmp/: 1 file, 2.0 MB\n/data/: a link",
+        "User": cloud.config.user,
+    }
+    assert shown["Times"].splitlines()[0] == f"{state['times']['SUBMITTED']} SUBMITTED"
+    assert state["results"] == [
+        {"path": "metrics.jsonl", "bytes": 47},
+        {"path": "sub/model", "bytes": 3},
+    ]
+    assert state["metrics"] == {"loss": 0.12345678, "acc": None} and state["running"] == []
+    assert state["metadata"]["env"] == {"A": "1"} and state["log"] == lines.splitlines()
+    assert json.loads(cloud.run("show", "told", "--json", "--lines", "1").out)["log"] == ["line 19"]
+    assert "line" not in cloud.run("show", "told", "--lines", "0").out
+    assert "told is FAILED and has no machine" in cloud.run("show", "told", "--ip").err
+
+
+def test_a_sweep_and_its_rows_are_shown(cloud: Cloud) -> None:
+    job = {"cmd": "train {lr}", "rows": [{"lr": "1"}, {"lr": "a b"}]}
+    sweep = put(cloud, "rowed", "FAILED", job=job)
+    for number, outcome in enumerate(("SUCCEEDED", "FAILED")):
+        put_row(cloud, sweep, number, outcome, exit_code=number)
+        cloud.bucket.write(f"berg_results/rowed/{number}/metrics.jsonl", b'{"loss": 2}\n{oops\n')
+    done = cloud.run("show", "rowed")
+    assert "1 line of rowed/1's metrics.jsonl cannot be read" in done.err
+    assert done.err.endswith("2 rows: 1 SUCCEEDED, 1 FAILED\n"), done.err
+    assert cells(done.out)[-2:] == [
+        ["rowed/0", "SUCCEEDED", "0", "1", "2"],
+        ["rowed/1", "FAILED", "1", "a b", "2"],
+    ]
+    shown = fields(cloud.run("show", "rowed/1").out)
+    assert (shown["Job"], shown["Values"], shown["Exit code"]) == ("rowed/1", "lr=a b", "1")
+    assert shown["Results"].endswith("/berg_results/rowed/1/") and shown["Metrics"] == "loss 2"
+    for words in (["show", "rowed"], ["sweep", "rowed/1"]):
+        (first, second) = json.loads(cloud.run(*words, "--json").out)
+        assert (first["params"], second["params"]) == ({"lr": "1"}, {"lr": "a b"}), words
+
+
+def test_logs_of_several_machines_and_attempts_are_read_by_their_time(cloud: Cloud) -> None:
+    put(cloud, "logged", "KILLED", exit_code=9)
+    for name, when, content in (
+        ("logged-1", "20260101T000000", b"first\n"),
+        ("logged-0", "20260102T000000", b"third\nno end"),
+        ("logged-1", "20260101T120000", "zweite gr\u00f6\u00dfe \xff\n".encode()),
+    ):
+        cloud.bucket.write(f".berg/logs/logged/{name}.{when}.log", content)
+    cloud.bucket.write(".berg/logs/logged/logged-0.20260101T000000.usage.jsonl", b"{}\n")
+    lines = ["logged-1: first", "logged-1: zweite größe ÿ", "logged-0: third", "logged-0: no end"]
+    for words in (["log"], ["log", "-f"], ["tail"]):
+        done = cloud.run(*words, "logged")
+        assert done.out.splitlines() == lines, words
+        assert done.code == (0 if words == ["log"] else 9), words
+    assert "logged KILLED 20" in done.err  # when and why, of tail
+    of_one = cloud.run("log", "logged", "--machine", "logged-0").out
+    assert of_one == "third\nno end\n" == cloud.run("tail", "logged", "--machine", "logged-0").out
+    assert json.loads(cloud.run("show", "logged", "--json").out)["log"] == lines
+    said = cloud.run("log", "logged", "--machine", "logged-7")
+    assert "logged is KILLED, and has printed nothing yet on logged-7" in said.err and not said.out
+    cloud.bucket.write(".berg/logs/unrecorded/m.20260101T000000.log", b"still here\n")
+    assert cloud.run("log", "unrecorded").out == "still here\n"
+    assert "there is no job 'nothing'" in cloud.run("log", "nothing").err
+
+
+def test_a_line_is_said_when_it_is_whole(cloud: Cloud) -> None:
+    log, read = ".berg/logs/halves/m.20260101T000000.log", dict[str, int]()
+    seen = []
+    for content, is_whole in (("one\nzü", False), ("one\nzürich\nüb\nend", True)):
+        cloud.bucket.write(log, content.encode())
+        seen.append([*logs.lines(cloud.bucket, "halves", read, is_whole)])
+    assert seen == [["one"], ["zürich", "üb", "end"]]
+    long = b"".join(b"%09d\n" % number for number in range(20_000))
+    cloud.bucket.write(".berg/logs/long/m.20260101T000000.log", long)
+    assert logs.last_lines(cloud.bucket, "long", 2) == ["000019998", "000019999"]
+    assert len(logs.last_lines(cloud.bucket, "long", 10**6)) < 7000  # of its end alone
+
+
+def state_of(cloud: Cloud, name: str) -> dict[str, Any]:
+    return dict(json.loads(cloud.read(f".berg/jobs/{name}_state.json")))
+
+
+def test_kill_ends_what_is_meant_and_says_what_became_of_it(cloud: Cloud) -> None:
+    def kill(*words: str, **env: str) -> list[dict[str, Any]]:
+        done = cloud.run("kill", *words, "--json", **env)
+        rows = list(json.loads(done.out))
+        assert done.code == any("error" in row for row in rows), done
+        return rows
+
+    mine = {"BERG_USER": "killer"}
+    assert "give the name of a job, or --all" in cloud.run("kill").err
+    assert cloud.run("kill", "k-x", "--all").code == 2
+    assert "There is nothing to end" in cloud.run("kill", "--all", **mine).err
+    kept = {"kept_until": jobs.now(time.time() + 900)}
+    one, waits, box = (
+        put(cloud, "k-one", "SUBMITTED", ago=200, user="killer"),
+        put(cloud, "k-waits", user="killer", **kept),
+        put(cloud, "k-box", "RUNNING", ago=100, user="killer", job={"cmd": ""}),
+    )
+    put(cloud, "k-over", user="killer")
+    put(cloud, "k-other", "RUNNING", ago=100)
+    for name, job in (("k-one", one), ("k-waits", waits), ("k-box", box), ("k-bare", None)):
+        machine(cloud, name, job, user="killer", kind="job" if job else "devbox")
+    listed = {row[0]: row[-1] for row in cells(cloud.run("list", **mine).out)}
+    assert re.fullmatch(
+        "waits for 1[45]m: berg run --on k-waits, berg kill k-waits", listed["k-waits"]
+    )
+    assert listed["k-bare"] == "k-bare has no job that can be read. Delete it: berg kill k-bare"
+    assert "the machine of k-waits still waits" in cloud.run("rm", "-y", "k-waits", **mine).err
+    asked = cloud.run("kill", "--all", "--now", **mine)
+    assert asked.code == 1 and "End k-one, k-box, k-bare, k-waits?" in asked.err, asked
+    assert (
+        "Delete the devbox k-box and what is on its disk?"
+        in kill("k-box", "--now", **mine)[0]["error"]
+    )
+    assert "Delete k-bare in us-central1-a with its disk?" in kill("k-bare", **mine)[0]["error"]
+    assert len(gce.machines(cloud.config)) >= 4
+    rows = kill("-y", "k-one", "k-over", "k-nothing", **mine)
+    assert [row.get("became") for row in rows] == ["KILLED", "SUCCEEDED", None]
+    assert "there is no job 'k-nothing'" in rows[2]["error"]
+    assert "k-over was SUCCEEDED" in cloud.run("kill", "k-over", **mine).err
+    state = state_of(cloud, "k-one")
+    assert (state["state"], state["reason"], state["exit_code"]) == (
+        "KILLED",
+        "killed by killer",
+        None,
+    )
+    assert list(state["times"]) == ["SUBMITTED", "KILLED"]
+    rows = kill("k-*", "-y", "--now", **mine)
+    assert {row["name"]: row["became"] for row in rows} == {
+        "k-box": "KILLED", "k-waits": "SUCCEEDED", "k-bare": "machine deleted"
+    }  # fmt: skip
+    assert state_of(cloud, "k-waits")["kept_until"] <= jobs.now(time.time() + 1)
+    assert state_of(cloud, "k-other")["state"] == "RUNNING"
+    assert not [each for each in gce.machines(cloud.config) if each.name.startswith("k-")]
+
+
+def test_a_row_that_nobody_has_is_killed_alone(cloud: Cloud) -> None:
+    job = {"cmd": "t {x}", "rows": [{"x": str(number)} for number in range(3)]}
+    sweep = put(cloud, "krows", "RUNNING", ago=100, job=job)
+    put_row(cloud, sweep, 0, "FAILED")
+    put_row(cloud, sweep, 1, "SUBMITTED", times={"SUBMITTED": sweep.created_at})
+    done = cloud.run("kill", "krows/0", "krows/1", "krows/2", "krows/3", "--json")
+    rows = {row["name"]: row.get("became") for row in json.loads(done.out)}
+    assert rows == {"krows/0": "FAILED", "krows/1": "KILLED", "krows/2": "KILLED", "krows/3": None}
+    assert "krows has 3 rows, from krows/0 on" in done.err and done.code == 1
+    row = json.loads(cloud.read(".berg/rows/krows/2.json"))
+    assert (row["reason"], row["results"]) == (f"killed by {cloud.config.user}", "krows/2")
+    assert state_of(cloud, "krows")["state"] == "RUNNING"
+    refused = cloud.run("kill", "krows/2", BERG_USER="another")
+    assert refused.code == 1 and f"End krows/2? It is {cloud.config.user}'s, 10" in refused.err
+
+
+def test_rm_takes_all_of_a_job_and_nothing_of_others(cloud: Cloud) -> None:
+    sweep = put(
+        cloud, "gone", job={"cmd": "t {x}", "rows": [{"x": "1"}]}, log=b"a\n", results={"f": b"1"}
+    )
+    put_row(cloud, sweep, 0, "SUCCEEDED", results="gone-row")
+    for name in ("gone-row/f", "gone2/f"):
+        cloud.bucket.write(f"berg_results/{name}", b"2" * 1_500_000)
+    others = [f".berg/{kind}/gone-not/x" for kind in ("logs", "machines", "moments", "rows")]
+    for name in [*others, *(other.replace("gone-not", "gone") for other in others)]:
+        cloud.bucket.write(name, b"x")
+    put(cloud, "gone-not", results={"f": b"1"})
+    put(cloud, "runs-on", "RUNNING", ago=100)
+    assert (
+        "runs-on is RUNNING. End it first: berg kill runs-on"
+        in cloud.run("rm", "-y", "runs-on").err
+    )
+    assert "Delete the whole sweep: berg rm gone" in cloud.run("rm", "-y", "gone/0").err
+    asked = cloud.run("rm", "gone")
+    assert asked.code == 1 and "Delete gone forever?" in asked.err
+    assert "gone: 10 objects, 1.5 MB.\n" in asked.err, asked.err
+    kept = [name for name in cloud.names() if "gone-not" in name or "gone2" in name]
+    done = cloud.run("rm", "-y", "gone", "--json")
+    assert json.loads(done.out) == [{"name": "gone", "done": "deleted", "objects": 10}]
+    assert [name for name in cloud.names() if "gone" in name] == kept and len(kept) == 8
+    assert "There is nothing to delete" in cloud.run("rm", "*", BERG_USER="nobody-at-all").err
+
+
+def test_a_devbox_is_switched_off_and_on_by_its_machine(cloud: Cloud) -> None:
+    on = machine(cloud, "switched", kind="devbox")
+    box = {"job": {"cmd": ""}, "ago": 1000, "took": 600}
+    put(cloud, "switched", "RUNNING", **box, machine_id=on.id)
+    assert cloud.run("show", "switched", "--ip").out.strip() == on.inner_address
+    done = cloud.run("stop", "switched", "--now")
+    assert done.code == 0 and "switched is off. Its disk costs money" in done.err, done.err
+    shown = json.loads(cloud.run("show", "switched", "--json").out)
+    assert shown["state"] == "STOPPED" and shown["running"][0]["status"] == "TERMINATED"
+    about = fields(cloud.run("show", "switched").out)
+    assert about["Machines"] == "switched TERMINATED e2-medium in us-central1-a"
+    assert about["Command"] == "none: a devbox" and about["Code"].startswith("r at no commit, 0")
+    assert "switched is on. Log in: berg ssh switched" in cloud.run("start", "switched").err
+    assert state_of(cloud, "switched")["state"] == "RUNNING"
+    assert gce.machines(cloud.config, "switched")[0].is_on
+    other = machine(cloud, "switched-2", kind="devbox")
+    put(cloud, "switched-2", "STOPPED", **box, machine_id=on.id)
+    put(cloud, "switched", "STOPPED", **box, machine_id=on.id)
+    assert cloud.run("start", "switched", "switched-2").code == 0
+    state = state_of(cloud, "switched")
+    assert (state["state"], [*state["times"]]) == ("SUBMITTED", ["SUBMITTED"])
+    assert round(state["seconds_before"]) == 600
+    assert state_of(cloud, "switched-2")["state"] == "STOPPED"  # it is of another machine
+    for each in (on, other):
+        each.delete(cloud.config)
