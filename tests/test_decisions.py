@@ -1,19 +1,25 @@
 """What Berg decides without a cloud, as tables."""
 
 import json
+import shlex
+import socket
+import struct
 import subprocess
 import sys
 import time
 
 import pytest
 
-from berg import BergError, features, gce, metrics, rows
+from berg import BergError, features, gce, metrics, rows, ssh, table, terminal, usage
 from berg import job as jobs
+from berg.clients import api, costs, dashboard, gpus, profile, tensorboard, top
+from berg.clients.page import data as page
 from berg.features import docker
 from berg.fetch import Fetch, LeftOut
 from berg.job import Job, State
-from berg.jobs import unrecorded
+from berg.jobs import exit_code, fitting, unrecorded
 from berg.moments import FINAL, PARTLY, Row, common, union
+from berg.run import run
 
 # --- results
 
@@ -272,3 +278,415 @@ def test_a_machine_whose_job_is_deleted_is_listed_unless_it_leaves(
     machine = gce.Instance("a", "us-east1-b", status, "a", created_at="2026-01-01T00:00:00Z")
     assert [each.state for each in unrecorded([], [machine])] == state
     assert unrecorded([State("a")], [machine]) == []
+
+
+# --- names, folders and states of jobs
+
+
+@pytest.mark.parametrize(
+    ("name", "is_fit"),
+    [("a", True), ("a" * 58, True), ("a" * 59, False), ("a-1", True), ("a-", False), ("1a", False),
+     ("A", False), ("a_b", False), ("", False), ("a/b", False), ("a\n", False)],
+)  # fmt: skip
+def test_a_name_is_one_that_google_takes(name, is_fit):
+    if is_fit:
+        assert jobs.check_name(name) == name
+        return
+    with pytest.raises(BergError, match="-n NAME"):
+        jobs.check_name(name)
+
+
+@pytest.mark.parametrize(
+    ("repo", "begins"),
+    [("My_Repo.2", "my-repo-2-"), ("123", "job-123-"), ("é", "job-"), ("a" * 90, "a" * 40 + "-")],
+)
+def test_a_job_is_called_as_its_repository_and_never_as_another(repo, begins):
+    first, second = jobs.new_name(repo), jobs.new_name(repo)
+    assert jobs.check_name(first).startswith(begins) and len(first) <= 58
+    assert len({first, second, *(jobs.new_name(repo) for _ in range(3))}) > 1
+
+
+@pytest.mark.parametrize(
+    ("folder", "is_at"),
+    [("/root/berg_results/a/b/", "a/b"), ("a b", "a b"), ("a/.gitignore", "a/.gitignore"),
+     ("", None), ("..", None), ("a/../b", None), ("a//b", None), ("./a", None), ("x/.HG", None),
+     ("a\x1b", None)],
+)  # fmt: skip
+def test_a_results_folder_is_below_the_others(folder, is_at):
+    if is_at:
+        assert jobs.check_results(folder) == is_at
+        return
+    with pytest.raises(BergError, match="is no folder below"):
+        jobs.check_results(folder)
+
+
+@pytest.mark.parametrize(
+    ("cmd", "folder"),
+    [
+        ("train >/root/berg_results/a/log.txt", "a/log.txt"),
+        ("train --to 'berg_results/a/$SEED'", "a"),
+        ("train --to berg_results/a-$SEED", ""),
+        ("train --to=berg_results/a/ && x", "a"),
+        ('train --to "/root/berg_results/a.b";', "a.b"),
+        ("train --to berg_results/a:b", ""),
+    ],
+)
+def test_a_folder_is_named_up_to_a_variable(cmd, folder):
+    assert jobs.results_of(cmd) == folder
+
+
+def test_a_list_of_jobs_gets_the_beginning_of_a_long_reason():
+    made = State("j", reason="x" * 1000, missing={"/tmp": "much"}, note="n")
+    about = json.loads(made.about()["state"])
+    assert about["reason"] == "x" * 300 and "missing" not in about and about["note"] == "n"
+    assert json.loads(made.content())["reason"] == "x" * 1000
+
+
+def test_a_machine_waits_until_it_was_kept():
+    now = time.time()
+    assert State("j").waits == 0 == State("j", kept_until=jobs.now(now - 9)).waits
+    assert 80 < State("j", kept_until=jobs.now(now + 90)).waits <= 90
+    assert jobs.login_file("sweep/3", "17") == "/dev/shm/berg-17-sweep.sh"
+    made = Job(**{**JOB, "name": "j", "machines": 3})
+    assert made.machine_names == ["j-0", "j-1", "j-2"]
+    made.machines = 1
+    assert made.machine_names == ["j"] and not made.is_devbox
+
+
+@pytest.mark.parametrize("wrong", [{"synced_until": "x"}, {"kept_until": "x"}, {"name": "j/x"}])
+def test_a_state_of_damaged_times_or_name_is_an_error(wrong):
+    with pytest.raises(BergError, match="is no record of Berg's"):
+        jobs.parse(State, state(**wrong), "s")
+    assert jobs.parse(State, state(name="j/7"), "s").name == "j/7"
+
+
+def test_the_exit_code_is_the_commands_or_says_that_there_was_none():
+    cases = [("SUCCEEDED", 0, 0), ("FAILED", 7, 7), ("KILLED", None, 1), ("LOST", None, 1),
+             ("KILLED", 0, 1)]  # fmt: skip
+    for outcome, code, exits in cases:
+        assert exit_code(State("j", outcome, exit_code=code)) == exits, outcome
+
+
+@pytest.mark.parametrize(
+    ("width", "lost"),
+    [(0, []), (71, ["USER"]), (70, ["USER", "ZONE"]), (55, ["USER", "ZONE", "COST"]),
+     (48, ["USER", "ZONE", "COST", "GPUS"])],
+)  # fmt: skip
+def test_a_narrow_terminal_lacks_the_columns_that_matter_least(width, lost):
+    names = ["NAME", "STATE", "ZONE", "GPUS", "COST", "USER", "ABOUT"]
+    lines = [["digits", "RUNNING", "us-central1-a", "1 x l4", "$1.00", "", ""]]
+    kept = [names[number] for number in fitting(names, lines, width)]
+    assert kept == [name for name in names if name not in lost]
+
+
+# --- what is printed
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0s"), (119, "119s"), (120, "2m"), (7199, "119m"), (7200, "2h"), (86399, "23h"),
+     (86400, "1d"), (190000, "2d")],
+)  # fmt: skip
+def test_a_duration_has_one_unit(seconds, text):
+    assert terminal.duration(seconds) == text
+
+
+def test_money_is_dollars_and_cents_or_a_question():
+    assert [terminal.dollars(usd) for usd in (None, 0, 1234.567)] == ["?", "$0.00", "$1,234.57"]
+    assert [costs.price(usd) for usd in (None, 0, 0.0123, 0.1)] == [
+        "?",
+        "$0.00",
+        "$0.0123",
+        "$0.10",
+    ]
+    assert [gpus.number(value) for value in (None, 0, 16.0)] == ["?", "0", "16"]
+
+
+def test_no_text_steers_a_terminal():
+    assert terminal.clean("a\x1b[31m\tb\x07\n\u202e\u200b\u00a0é\r\x9b1m") == "a[31m\tb\n\u00a0é1m"
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_so"),
+    [({}, False), ({"CLAUDECODE": "1"}, True), ({"CODEX_CI": ""}, False),
+     ({"BERG_FORMAT": "agent"}, True), ({"BERG_FORMAT": "human", "CLAUDECODE": "1"}, False)],
+)  # fmt: skip
+def test_tables_are_for_people_or_for_programs(monkeypatch, capsys, variables, is_so):
+    for name in (*terminal.AGENTS, "BERG_FORMAT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    terminal.show_table(
+        ["NAME", "B", "C"], [["long name", "1\x1b", ""], ["x", "a\n b", "z"]], is_cut=True
+    )
+    tabs, spaces = (
+        "NAME\tB\tC\nlong name\t1\t\nx\ta b\tz\n",
+        "NAME       B    C\nlong name  1\nx          a b  z\n",
+    )
+    assert capsys.readouterr().out == (tabs if is_so else spaces)
+
+
+def test_data_and_messages_go_their_ways(capsys):
+    terminal.show_fields({"A": "1\n2\x1b", "Longer": "", "B": "x"})
+    terminal.show("data\x07")
+    terminal.say("told\x07")
+    terminal.warn("warned\x07")
+    said = capsys.readouterr()
+    assert said.out == "A       1\n        2\nLonger  \nB       x\ndata\n"
+    assert (
+        said.err.splitlines()[0] == "told" and "berg: warned" in said.err and "\x07" not in said.err
+    )
+    assert terminal.confirm("Sure?", True, "-y") is True
+
+
+@pytest.mark.parametrize(
+    ("value", "cell"),
+    [("=1+1", "'=1+1"), ("+a", "'+a"), ("-0.5", "-0.5"), ("+1e3", "+1e3"), ("@x", "'@x"), ("-", "'-"),
+     ("\tx", "'\tx"), ("＝1", "'＝1"), ("a=1", "a=1"), ("", ""), (-5, -5), (None, None)],
+)  # fmt: skip
+def test_a_spreadsheet_runs_no_cell(value, cell):
+    assert table.harmless(value) == cell
+
+
+def test_a_csv_file_has_a_column_for_all_that_any_row_has(tmp_path):
+    made = [
+        table.Row("s/0", "SUCCEEDED", 0, "", {"lr": "1"}, {"loss": 0.5, "=x": 1}),
+        table.Row("s/1", "FAILED", 3, "exit, code", {"bs": "2"}, {"acc": "-y", "half": "\ud800"}),
+    ]
+    table.write_csv(made, tmp_path / "a.csv")
+    assert (tmp_path / "a.csv").read_text().splitlines() == [
+        "name,state,exit_code,reason,param.lr,metric.loss,metric.=x,param.bs,metric.acc,metric.half",
+        "s/0,SUCCEEDED,0,,1,0.5,1,,,",
+        's/1,FAILED,3,"exit, code",,,,2,\'-y,?',
+    ]
+    with pytest.raises(BergError, match="cannot write .*Name another file"):
+        table.write_csv(made, tmp_path)
+    made[0].metrics = {"loss": float("inf")}
+    assert made[0].record()["metrics"] == {"loss": None} and made[0].record()["params"] == {
+        "lr": "1"
+    }
+
+
+# --- how busy machines are
+
+
+def test_samples_are_what_changed_and_no_unknown_number_counts():
+    before = dict.fromkeys(("time", "idle", "cpu", "memory", "memory_total", "received", "sent"), 0)
+    before |= {"sent": 900, "time": 100}
+    now = {
+        "time": 110,
+        "idle": 25,
+        "cpu": 100,
+        "memory": 1,
+        "memory_total": 4,
+        "received": 50,
+        "sent": 9,
+    }
+    made = usage.changes(before, now)
+    assert 0 < made.pop("disk_percent") <= 100
+    assert made == {
+        "time": 110, "cpu_percent": 75.0, "memory_percent": 25.0, "memory_bytes": 1,
+        "received_per_second": 5, "sent_per_second": 0,
+    }  # fmt: skip
+    read = usage.gpus("0, 98, 1024, 4096, 350.5, 61\nno row\n1, [N/A], 3072, 4096, [N/A], 30\n")
+    assert [gpu["percent"] for gpu in read] == [98, None] and read[1]["celsius"] == 30
+    made |= {"gpus": read, "disk_percent": 10}
+    assert usage.shares(made) == {"GPU": 98, "GPU memory": 50, "CPU": 75, "memory": 25, "disk": 10}
+    calm = {**made, "gpus": [], "cpu_percent": 25.04, "memory_percent": None}
+    assert usage.summary({"m": [made], "n": [calm]}) == {
+        "GPU": {"mean": 98, "peak": 98}, "GPU memory": {"mean": 50, "peak": 50},
+        "CPU": {"mean": 50.0, "peak": 75}, "memory": {"mean": 25, "peak": 25},
+        "disk": {"mean": 10, "peak": 10},
+    }  # fmt: skip
+    assert usage.memory({"memory_mb": 5, "memory_total_mb": None}) is None
+
+
+def test_the_kernels_counters_are_of_this_machine():
+    found = usage.counters()
+    assert 0 < found["memory"] < found["memory_total"] and 0 < found["idle"] < found["cpu"]
+    names = [line.split(":")[0].strip() for line in open("/proc/net/dev")]
+    if not [name for name in names[2:] if not name.startswith(usage.VIRTUAL)]:
+        assert found["received"] == found["sent"] == 0
+    lines = {line.split(":")[0]: line.split()[1] for line in open("/proc/meminfo")}
+    assert found["memory_total"] == int(lines["MemTotal"]) * 1024
+
+
+def test_a_line_of_top_is_the_last_half_hour():
+    now = time.time()
+    gpu = {
+        "index": 1,
+        "percent": 50,
+        "memory_mb": 1,
+        "memory_total_mb": 2,
+        "watt": 99.6,
+        "celsius": None,
+    }
+    busy = {"time": now - 30, "gpus": [gpu], "cpu_percent": 10, "memory_percent": None, "disk_percent": 1,
+            "received_per_second": 1_500_000, "sent_per_second": None}  # fmt: skip
+    row = top.Row("m", "j", "RUNNING", [{**busy, "gpus": [{**gpu, "percent": 100}]}, busy])
+    assert row.cells() == ["m", "██    50%", "██    50%", "      10%", "-", "1.5 MB", "█▅"]
+    assert row.gpu_cells() == [["  GPU 1", "██    50%", "██    50%", "", "", "", "100 W"]]
+    row.samples = [{**busy, "gpus": []}]
+    assert row.about() == "▁"  # of the CPU
+    row.samples[0]["time"] = now - 200
+    assert row.about() == "RUNNING: 3m ago"
+    row.samples = []
+    assert row.cells() == ["m", "-", "-", "-", "-", "-", "RUNNING: no sample yet"]
+    assert top.percent(130).startswith("████") and not row.gpu_cells()
+
+
+# --- clients
+
+
+def test_a_week_begins_on_monday_and_is_of_one_user():
+    def made(user: str, at: str, hours: int, **more) -> State:
+        day = f"2026-03-{at}"
+        times = {"RUNNING": f"{day}T00:00:00Z", "FAILED": f"{day}T{hours:02}:00:00Z"}
+        return State("j", "FAILED", user, created_at=f"{day}T23:59:59Z", times=times, **more)
+
+    found = costs.weeks([
+        made("ada", "02", 2, rate=1.0, machines=2), made("ada", "08", 1, rate=0.5), made("ada", "03", 3),
+        made("bob", "04", 1, rate=9.0), made("ada", "09", 1, rate=1.0),
+    ])  # fmt: skip
+    assert [(w.begins, w.user, w.jobs, w.hours, w.usd, w.unknown) for w in found] == [
+        ("2026-03-09", "ada", 1, 1.0, 1.0, 0),
+        ("2026-03-02", "bob", 1, 1.0, 9.0, 0),
+        ("2026-03-02", "ada", 3, 8.0, 4.5, 1),
+    ]
+
+
+def test_a_line_to_draw_keeps_its_peaks():
+    points = [(float(number), 5.0) for number in range(5000)]
+    points[1234], points[3210] = (1234.0, 99.0), (3210.0, -7.0)
+    thin = page.thin(points)
+    assert len(thin) <= page.POINTS and {(1234.0, 99.0), (3210.0, -7.0)} <= {*thin}
+    assert thin == sorted(thin) and page.thin(points[:600]) == points[:600]
+
+
+@pytest.mark.parametrize(
+    ("path", "is_so"),
+    [("events.out.tfevents.1", True), ("a/plugins/profile/x.pb", True), ("plugins/profile/x", True),
+     ("metrics.jsonl", True), ("a/metrics.jsonl", True), ("my-metrics.jsonl", False), ("a.txt", False),
+     (".git/tfevents", False), ("a/.GIT/tfevents", False), ("../tfevents", False),
+     ("a\ntfevents", False)],
+)  # fmt: skip
+def test_tensorboard_gets_what_it_shows(path, is_so):
+    assert tensorboard.is_shown(path) is is_so
+
+
+def events(file) -> list[tuple[str, int, float]]:
+    """The scalars of an event file, whose checksums are right."""
+    found, content = [], file.read_bytes()
+    while content:
+        (size,) = struct.unpack("<Q", content[:8])
+        body = content[12 : 12 + size]
+        assert tensorboard.record(body) == content[: size + 16]
+        content = content[size + 16 :]
+        if b"brain" in body:
+            continue
+        step, shift, at = 0, 0, 10
+        while True:
+            step |= (body[at] & 127) << shift
+            at, shift = at + 1, shift + 7
+            if body[at - 1] < 128:
+                break
+        (value,) = struct.unpack("<f", body[-4:])
+        length = body[at + 5]
+        found.append((body[at + 6 : at + 6 + length].decode(), step, value))
+    return found
+
+
+def test_metrics_become_scalars_once(tmp_path):
+    source, made = tmp_path / "metrics.jsonl", {}
+    source.write_text('{"step": 1, "loss": 0.5}\n{"step": 300, "loss": 0.25, "acc": 1e99}\n')
+    tensorboard.convert(source, made)
+    (file,) = tmp_path.glob("events*")
+    first = [("acc", 300, pytest.approx(3e38)), ("loss", 1, 0.5), ("loss", 300, 0.25)]
+    assert events(file) == first
+    source.write_text(source.read_text() + '{"step": -4, "loss": 2}\n')
+    tensorboard.convert(source, made)
+    assert [*tmp_path.glob("events*")] == [file] and events(file) == [*first, ("loss", 0, 2.0)]
+    source.write_text('{"step": 7, "loss": 8}\n')  # begun anew
+    tensorboard.convert(source, made)
+    (other,) = tmp_path.glob("events*")
+    assert other != file and events(other) == [("loss", 7, 8.0)]
+
+
+def test_two_sets_of_jobs_have_two_folders():
+    names = [tensorboard.folder_name(names) for names in (("A/1", "b"), ("b", "A/1"), ("A/1",))]
+    assert names[0].startswith("a-1-") and names[1].startswith("b-")
+    assert names[0].split("-")[-1] == names[1].split("-")[-1] != names[2].split("-")[-1]
+
+
+def test_the_lines_that_took_the_most_time_are_named():
+    frames = [{"name": "f", "file": "/a/x.py", "line": 3}, {"name": "g", "file": "y.py", "line": 9}]
+    parts = [
+        {"samples": [[1, 0], [1], []], "weights": [6, 1, 3]},
+        {"samples": [[0]], "weights": [10]},
+    ]
+    told = profile.hottest(json.dumps({"shared": {"frames": frames}, "profiles": parts}))
+    assert told == [" 80.0 %  f (x.py:3)", "  5.0 %  g (y.py:9)"]
+    assert profile.hottest("Thread 1 (active)") == profile.hottest('{"shared": 1}') == []
+
+
+def test_a_chart_has_rates_of_what_is_counted_and_means_of_the_rest():
+    tiles = dashboard.body()["mosaicLayout"]["tiles"]
+    assert [(tile["xPos"], tile["yPos"]) for tile in tiles] == [(0, 0), (24, 0), (0, 14)]
+    for metric, how in (("cpu/utilization", "MEAN"), ("disk/read_bytes_count", "RATE")):
+        line = dashboard.line(metric, " x")
+        query = line["timeSeriesQuery"]["timeSeriesFilter"]
+        assert query["aggregation"]["perSeriesAligner"] == f"ALIGN_{how}"
+        reducer = query["aggregation"]["crossSeriesReducer"]
+        assert reducer == ("REDUCE_MEAN" if how == "MEAN" else "REDUCE_SUM")
+        assert (
+            f"instance/{metric}" in query["filter"] and 'user_labels."berg"="1"' in query["filter"]
+        )
+        assert line["legendTemplate"].endswith("} x")
+
+
+def test_options_in_python_are_those_of_the_command_line():
+    words = api.words_of(run, {"zones": ["a", "b"], "spot": True, "env": {"A": "1"}, "gpus": 0,
+                               "gpu_type": None, "each": False})  # fmt: skip
+    assert words == ["--zone", "a", "--zone", "b", "--spot", "--env", "A=1", "--num-gpus", "0"]
+
+
+# --- logins
+
+
+def test_a_login_begins_in_the_repository_with_the_variables():
+    job = Job(**{**JOB, "repo": "a b", "cwd": "sub"})
+    own = gce.Instance("j", "z", "RUNNING", "j", id="17")
+    begin = "cd '/root/code/a b/sub' 2>/dev/null; . /dev/shm/berg-17-j.sh 2>/dev/null; "
+    assert ssh.remote(job, (), own) == f"{begin}exec bash"
+    assert ssh.remote(job, ("ls", "-l | wc"), own) == f"{begin}ls -l | wc"
+    host = gce.Instance("h", "z", "RUNNING", "h", id="17")
+    guest = ssh.remote(job, ("ls",), host)
+    assert guest.startswith('nsenter -m -t "$(cat ') and guest.endswith(shlex.quote(f"{begin}ls"))
+    assert "/j/lock" in guest
+    assert ssh.remote(None, (), host).startswith("cd /root 2>/dev/null; . /dev/shm/berg-17-h.sh")
+
+
+def test_ssh_knows_the_machine_by_its_keys_and_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.setenv("BERG_HOME", str(tmp_path))
+    machine = gce.Instance(
+        "j", "z", "RUNNING", "j", id="17", address="1.2.3.4", inner_address="10.0.0.2"
+    )
+    words = ssh.words(machine, ["ed25519 AAA", "rsa BBB"], tmp_path / "known")
+    assert (tmp_path / "known").read_text() == "berg-17 ed25519 AAA\nberg-17 rsa BBB\n"
+    assert words[:3] == ["ssh", "-F", "none"] and words[-3:] == ["-p", "22", "root@1.2.3.4"]
+    assert words[words.index("-i") + 1] == str(tmp_path / "ssh/id_ed25519")
+    options = {f"UserKnownHostsFile={tmp_path / 'known'}", "HostKeyAlias=berg-17"}
+    options |= {"StrictHostKeyChecking=yes", "IdentitiesOnly=yes"}
+    assert options <= {*words}
+    machine.address = ""
+    assert ssh.words(machine, [], tmp_path / "known")[-1] == "root@10.0.0.2"
+    key = ssh.public_key()
+    assert key.startswith("ssh-ed25519 ") and key == ssh.public_key()
+    assert (tmp_path / "ssh").stat().st_mode & 0o77 == 0
+
+
+def test_a_port_that_is_in_use_is_another_one():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = server.getsockname()[1]
+        assert ssh.free("127.0.0.1", taken) not in (0, taken)
+    assert ssh.free("127.0.0.1", taken) == taken
