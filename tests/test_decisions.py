@@ -12,7 +12,7 @@ import pytest
 
 from berg import BergError, features, gce, metrics, rows, ssh, table, terminal, usage
 from berg import job as jobs
-from berg.clients import api, costs, dashboard, gpus, profile, tensorboard, top
+from berg.clients import api, costs, dashboard, diff, gpus, profile, tensorboard, top
 from berg.clients.page import data as page
 from berg.features import docker
 from berg.fetch import Fetch, LeftOut
@@ -627,6 +627,27 @@ def test_the_lines_that_took_the_most_time_are_named():
     told = profile.hottest(json.dumps({"shared": {"frames": frames}, "profiles": parts}))
     assert told == [" 80.0 %  f (x.py:3)", "  5.0 %  g (y.py:9)"]
     assert profile.hottest("Thread 1 (active)") == profile.hottest('{"shared": 1}') == []
+
+
+def test_facts_of_a_job_that_differ():
+    job = Job(**{**JOB, "gpus": 2, "gpu_type": "l4", "image": "a/b/c", "env": {"A": "1"}})
+    job.code, job.options = (
+        {"head": "0123456789abcdef"},
+        {"env": ["A=1"], "spot": True, "zones": []},
+    )
+    at = {"RUNNING": "2026-01-01T00:00:00Z", "FAILED": "2026-01-01T00:05:00Z"}
+    facts = diff.facts(job, State("j", "FAILED", exit_code=3, times=at))
+    assert facts == {
+        "state": "FAILED", "exit code": 3, "ran": "5m", "command": "true", "repo": "r",
+        "commit": "0123456789ab", "machines": 1, "machine type": "", "gpus": "2 x l4", "image": "c",
+        "user": "", "env A": "1", "option spot": True, "option zones": [],
+    }  # fmt: skip
+    assert diff.facts(job, State("j", "RUNNING", times=at))["ran"] is None
+    other = {**facts, "exit code": None, "option zones": ["a"], "env B": "", "ran": "6m"}
+    del other["env A"]
+    assert [(each.what, each.first, each.second) for each in diff.differing(facts, other)] == [
+        ("exit code", "3", ""), ("ran", "5m", "6m"), ("env A", "1", ""), ("option zones", "", "['a']"),
+    ]  # fmt: skip
 
 
 def test_a_chart_has_rates_of_what_is_counted_and_means_of_the_rest():

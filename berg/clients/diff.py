@@ -32,7 +32,9 @@ class Difference:
 def facts(job: Job, state: State) -> dict[str, Any]:
     """What a job was, and how it went."""
     began, ended = state.times.get(records.RUNNING), state.times.get(state.state)
-    took = records.age(began) - records.age(ended) if began and ended and state.is_final else None
+    took = None
+    if began and ended and state.is_final:
+        took = round(records.age(began) - records.age(ended))  # each is of another instant
     known: dict[str, Any] = {
         "state": state.state,
         "exit code": state.exit_code,
