@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from berg import gce, google, jobs, terminal
+from berg import BergError, gce, google, jobs, terminal
 from berg import job as records
 from berg.config import Config
 from berg.features import roce
@@ -201,7 +201,7 @@ def confirmed(each: Leftover) -> bool:
     text = f"{each.kind} {each.name} in {each.place} of {each.user or 'nobody known'}"
     try:
         return terminal.confirm(f"Delete the {text}, with {each.holds}?", False, "a terminal")
-    except click.UsageError:
+    except BergError:
         verb = f"berg kill {each.job or each.name}" if each.kind == "machine" else "berg reap"
         terminal.warn(
             f"the {text} stays, with {each.holds}: -y is no answer. At a terminal: {verb}"

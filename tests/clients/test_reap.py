@@ -5,10 +5,12 @@ import os
 import pty
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from conftest import BERG, Cloud
+from records import machine, put
 
 from berg import gce, google
 from berg import job as jobs
@@ -128,3 +130,46 @@ def test_a_machine_that_may_not_delete_itself_is_named_until_somebody_does(
         assert cloud.run("kill", "-y", "stays").code == 0 and not has_machine(cloud, "stays")
     finally:
         assert cloud.run("init", "--local", "-y").code == 0
+
+
+def test_what_a_job_may_need_is_not_left_behind(cloud: Cloud) -> None:
+    kept = jobs.now(time.time() + 600)
+    old, new, waits, box, bobs = (
+        put(cloud, "r-old"),
+        put(cloud, "r-new", ago=200, took=10),
+        put(cloud, "r-waits", kept_until=kept),
+        put(cloud, "r-box", "STOPPED", job={"cmd": ""}),
+        put(cloud, "r-bobs", "FAILED", user="bob"),
+    )
+    for job in (old, new, waits, box, bobs):
+        machine(cloud, job.name, job, user=job.user, kind="devbox" if job is box else "job")
+    off = [machine(cloud, "r-off", kind="devbox")]
+    machine(cloud, "r-young", kind="devbox")
+    for each in [*off, *gce.machines(cloud.config, "r-box")]:
+        each.stop(cloud.config)
+    rows = {row["name"]: row for row in json.loads(cloud.run("reap", "-a", "--json").out)}
+    mine = {name for name in rows if name.startswith("r-")}
+    assert mine == {"r-old", "r-off", "r-bobs"} and found(cloud) == {*rows} - {"r-bobs"}
+    disk = rows["r-off"]["holds"]
+    assert disk.startswith("its disk r-off (") and disk.endswith(" GB)")
+    assert rows["r-off"]["why"] == "no job has its name, or a record that can be read"
+    assert rows["r-bobs"]["why"] == "the job is FAILED" and rows["r-bobs"]["user"] == "bob"
+    assert {key: rows["r-old"][key] for key in ("kind", "place", "holds", "why")} == {
+        "kind": "machine", "place": "us-central1-a", "holds": "", "why": "the job is SUCCEEDED"
+    }  # fmt: skip
+    done = cloud.run("reap", "-y")
+    assert "Deleted the machine r-old" in done.err and "r-bobs" not in done.out + done.err
+    assert "the machine r-off in us-central1-a of " in done.err and "-y is no answer" in done.err
+    assert "At a terminal: berg kill r-off" in done.err
+    left = {each.name for each in gce.machines(cloud.config)}
+    assert {
+        "r-new",
+        "r-waits",
+        "r-box",
+        "r-bobs",
+        "r-off",
+        "r-young",
+    } <= left and "r-old" not in left
+    for each in gce.machines(cloud.config):
+        if each.name.startswith("r-"):
+            each.delete(cloud.config)
