@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Cloud
+from records import put, put_row
 
 TRAIN = "echo '{\"loss\": %s}' > $BERG_RESULTS_DIR/metrics.jsonl"
 
@@ -29,3 +30,28 @@ def test_two_jobs_differ_in_command_code_environment_and_metrics(
     assert same == {"names": ["one", "one"], "differences": [], "metrics": [], "code": ""}
     refused = cloud.run("diff", "one", "three")
     assert refused.code == 1 and "there is no job 'three'" in refused.err
+
+
+def test_rows_and_long_values_are_compared(cloud: Cloud) -> None:
+    job = {"cmd": "train {lr}", "rows": [{"lr": "1"}, {"lr": "2" * 90}], "env": {"A": "1"}}
+    sweep = put(cloud, "compared", "FAILED", job=job)
+    for number, content in enumerate(
+        (b'{"loss": 0.5, "same": 1}\n', b'{"loss": 0.25, "same": 1}\n{oops\n')
+    ):
+        put_row(cloud, sweep, number, "SUCCEEDED", exit_code=0)
+        cloud.bucket.write(f"berg_results/compared/{number}/metrics.jsonl", content)
+    done = cloud.run("diff", "compared/0", "compared/1")
+    assert done.code == 0 and "1 line of compared/1's metrics.jsonl" in done.err, done.err
+    command, metrics, end = (
+        f"command\n- train 1\n+ train {'2' * 90}\n\n",
+        "last value  compared/0  compared/1\nloss        0.5         0.25\n\n",
+        "The code is the same.\n",
+    )
+    assert done.out == command + metrics + end
+    told = json.loads(cloud.run("diff", "compared/0", "compared/1", "--json").out)
+    assert told["metrics"] == [{"what": "loss", "first": "0.5", "second": "0.25"}]
+    assert [row["what"] for row in told["differences"]] == ["command"] and told["code"] == ""
+    code = {"head": "", "commit": "0" * 40, "changed": [], "object": ".berg/repos/none"}
+    put(cloud, "codeless", job={"code": code})
+    refused = cloud.run("diff", "compared", "codeless")
+    assert refused.code == 1 and "the code of compared is not in the bucket any more" in refused.err

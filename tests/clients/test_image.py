@@ -1,12 +1,14 @@
 """An image of a devbox has what was installed there; a job from it is a job like any other."""
 
 import json
+import re
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 from conftest import BERG, Cloud, until
+from records import machine, put
 
 from berg import google
 
@@ -64,3 +66,51 @@ def test_ctrl_c_names_what_google_goes_on_to_make(cloud: Cloud, project: Path, k
     until(lambda: google.find(cloud.config, f"/global/{kind}/{row['name']}")["status"] == "READY")
     google.delete(cloud.config, f"/global/{kind}/{row['name']}")
     assert cloud.run("kill", "-y", "--now", f"cut-{kind}").code == 0
+
+
+def test_images_are_of_a_family_and_deleted_by_name(cloud: Cloud) -> None:
+    """Of a devbox that is off, so that nothing is asked of it."""
+    made = machine(cloud, "imaged", kind="devbox")
+    made.stop(cloud.config)
+    put(cloud, "imaged", "STOPPED", job={"cmd": "", "repo": "My_Repo"})
+    put(cloud, "no-box")
+    assert (
+        "no-box is no devbox, whose disk could become an image"
+        in cloud.run("image", "create", "no-box").err
+    )
+    refused = cloud.run("image", "create", "imaged", "--family", "Mine")
+    assert refused.code == 1 and "--family 'Mine' is no family" in refused.err
+    done = cloud.run("image", "create", "imaged")
+    first = done.out.strip()
+    assert re.fullmatch(r"berg-my-repo-\d{8}-\d{6}", first), done
+    assert "Run with it:  berg run --image berg-local/berg-my-repo --disk-gb" in done.err
+    image = google.find(cloud.config, f"/global/images/{first}")
+    assert image["family"] == "berg-my-repo" and image["description"] == "the devbox imaged"
+    done = cloud.run("image", "create", "imaged", "--family", "mine", "--default", BERG_USER="bob")
+    second = done.out.strip()
+    assert second.startswith("mine-") and "newest image of berg-local/mine" in done.err, done
+    settings = cloud.home / ".berg/berg.json"
+    before = json.loads(settings.read_text())
+    assert before["default_image"] == "berg-local/mine"
+    rows = json.loads(cloud.run("image", "list", "--json").out)
+    assert [(row["name"], row["user"]) for row in rows] == [
+        (second, "bob"),
+        (first, cloud.config.user),
+    ]
+    header, *lines = [line.split() for line in cloud.run("image", "list").out.splitlines()]
+    assert header == ["NAME", "FAMILY", "GB", "STATUS", "CREATED", "BY", "OF"]
+    assert [line[:2] for line in lines] == [[second, "mine"], [first, "berg-my-repo"]]
+    asked = cloud.run("image", "delete", first, second)
+    assert f"Delete {first}, {second} of bob?" in asked.err and asked.code == 1
+    assert "Berg made no image 'other'" in cloud.run("image", "delete", "-y", first, "other").err
+    assert len(json.loads(cloud.run("image", "list", "--json").out)) == 2
+    done = cloud.run("image", "delete", "-y", first, second)
+    assert (
+        f"Deleted {second}" in done.err
+        and "jobs boot berg-local/mine by default, which is gone" in done.err
+    )
+    assert json.loads(cloud.run("image", "list", "--json").out) == []
+    del before["default_image"]
+    settings.write_text(json.dumps(before))
+    made.delete(cloud.config)
+    assert "imaged has no machine any more" in cloud.run("image", "create", "imaged").err
