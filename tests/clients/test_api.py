@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Cloud
+from records import put
 
 JOB = r"""
 import berg
@@ -65,3 +66,40 @@ def test_what_is_refused_is_a_sentence_and_leaves_nothing(cloud: Cloud, project:
     assert "berg.run() has no option 'colour'" in "".join(lines)
     assert "there is no job 'no-such-job'" in lines[-1]
     assert not [name for name in cloud.names(".berg/jobs/") if "api-2" in name]
+
+
+OF_RECORDS = r"""
+import os
+import berg
+
+os.environ["BERG_ASK_ABOVE"] = "1"
+
+def told(act):
+    try:
+        return act()
+    except (berg.BergError, TimeoutError) as error:
+        return f"{type(error).__name__}: {error}"
+
+job = berg.Job("api-done")
+print(job.state.state, job.wait(0).exit_code, job.data()["name"], repr(job.logs()))
+print((job.fetch("~/api-results") / "x").read_text())
+print(told(lambda: berg.Job("api-live").wait(0)))
+print(told(lambda: berg.Job("api-live").fetch()))
+print(told(lambda: berg.run(" ")))
+print(told(lambda: berg.run("true", folder="proj", num_gpus=8, gpu_type="h100", max_hours=24)))
+print(berg.Job("@").name)
+print(berg.Job("api-live").kill().state)
+"""
+
+
+def test_a_program_reads_and_ends_jobs(cloud: Cloud, project: Path) -> None:
+    put(cloud, "api-done", "FAILED", exit_code=3, results={"x": b"kept"}, log="größe\n".encode())
+    put(cloud, "api-live", "SUBMITTED", ago=100)
+    lines = python(cloud, OF_RECORDS, project.parent).splitlines()
+    assert lines[:2] == ["FAILED 3 api-done 'größe\\n'", "kept"]
+    assert (cloud.home / "api-results/x").read_bytes() == b"kept"
+    assert lines[2] == "TimeoutError: api-live is SUBMITTED after 0 s"
+    assert lines[3] == "BergError: api-live has no results yet. Its log: berg log api-live"
+    assert "BergError: the command is empty" in lines[4]
+    assert "berg asks above $1" in lines[5] and "If that is right: berg.run(…, yes=True)" in lines[5]
+    assert lines[-2:] == ["api-live", "KILLED"]

@@ -12,6 +12,7 @@ import pytest
 import requests
 from chromium import MISSING, PROGRAM, Browser
 from conftest import BERG, Cloud, commit, until
+from records import put, put_row
 
 from berg import gce
 from berg.clients.page import data
@@ -35,11 +36,11 @@ print("\x1b[32mgreen\x1b[0m <b>bold</b>")
 
 
 @contextlib.contextmanager
-def page(cloud: Cloud, *words: str) -> Iterator[SimpleNamespace]:
+def page(cloud: Cloud, *words: str, env: dict[str, str] | None = None) -> Iterator[SimpleNamespace]:
     """A `berg page` that runs, and a way to ask it."""
     process = subprocess.Popen(
         [*BERG, "page", *words],
-        env=cloud.env, stdout=subprocess.PIPE, text=True,
+        env=env or cloud.env, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout
     address = process.stdout.readline().strip()
@@ -235,3 +236,89 @@ def test_exported_files_open_from_disk(cloud: Cloud, site: Any, tmp_path: Path) 
         for link in browser.eval(links):
             assert Path(requests.utils.unquote(link.removeprefix("file://"))).exists(), link
         assert not browser.errors, browser.errors
+
+
+def test_the_page_has_ones_own_jobs_and_ends_only_the_one_that_was_seen(cloud: Cloud) -> None:
+    read = {".log": b"a\nb", ".LOG": b"1", ".jpg": b"2", ".json": b"{}", ".js": b"4", ".htm": b"5"}
+    results = {f"sub/x{suffix}": content for suffix, content in read.items()}
+    job = put(cloud, "p-live", "SUBMITTED", ago=100, user="paged", results=results, log=b"half")
+    log = b"".join(b"%09d\n" % number for number in range(40_000))
+    put(cloud, "p-done", user="paged", log=log, job={"env": {"Auth_x": "sesame", "LR": "1"}})
+    put(cloud, "p-other", user="another")
+    mine = {**cloud.env, "BERG_USER": "paged"}
+    for words, is_shown in (([], False), (["-a"], True)):
+        with page(cloud, *words, env=mine) as site:
+            rows = {row["name"]: row for row in site.ask("jobs").json()}
+            assert {"p-live", "p-done"} <= {*rows} and ("p-other" in rows) == is_shown, words
+            about = site.ask("site").json()
+            assert about["user"] == "paged" and about["live"] is True
+            assert about["where"] == f"{cloud.config.project} · gs://{cloud.config.bucket}"
+            if not is_shown:
+                continue
+            kinds = {suffix: site.ask(f"file/p-live/sub/x{suffix}") for suffix in read}
+            types = {suffix: answer.headers["Content-Type"] for suffix, answer in kinds.items()}
+            plain, any_ = "text/plain; charset=utf-8", "application/octet-stream"
+            assert types == {".log": plain, ".LOG": plain, ".jpg": "image/jpeg", ".json": plain,
+                             ".js": any_, ".htm": any_}  # fmt: skip
+            assert all(answer.content == read[suffix] for suffix, answer in kinds.items())
+            assert "no-store" in kinds[".log"].headers["Cache-Control"]
+            for path in ("page.js", "page.css", "charts.js"):
+                assert (
+                    site.ask(path).ok
+                    and "sandbox" not in site.ask(path).headers["Content-Security-Policy"]
+                )
+            found = site.ask("log/p-done").json()
+            assert found["skipped"] == len(log) - (256 << 10) and found["lines"][-1] == "000039999"
+            assert site.ask("log/p-live").json()["lines"] == []
+            assert site.ask("log/p-live?over=1").json()["lines"] == ["half"]
+            assert site.ask("text/p-done").content == log
+            one = site.ask("job/p-done").json()
+            assert one["metadata"]["env"] == {"Auth_x": "…", "LR": "1"} and one["rows"] == 0
+            for wrong in ("log/p-done?from=[]", 'log/p-done?from={"x":-1}', "log/p-done?from={"):
+                assert "no place in a log" in site.ask(wrong).json()["error"], wrong
+            assert "nothing at this address" in site.ask("jobs/x").json()["error"]
+            own = {"Origin": "/".join(site.address.split("/")[:3])}
+            assert site.ask("job/p-live", "POST", **own).status_code == 404
+            assert site.ask(f"kill/p-live?id={job.id}", "POST", Origin="null").status_code == 403
+            assert site.ask("kill/p-live?id=0", "POST", **own).status_code == 404
+            assert site.ask("job/p-live").json()["state"] == "SUBMITTED"
+            assert site.ask(f"kill/p-live?id={job.id}", "POST", **own).json() == {}
+            until(lambda: site.ask("job/p-live").json()["state"] == "KILLED")
+            port = site.address.split("/")[2].rpartition(":")[2]
+            taken = cloud.run("page", "--port", port)
+            assert taken.code == 1 and f"port {port} is not available" in taken.err
+
+
+def test_files_of_the_page_are_of_the_jobs_that_are_named(cloud: Cloud, tmp_path: Path) -> None:
+    results = {"a.svg": b"<svg/>", "sub/b.txt": b"2", ".git/config": b"x"}
+    put(cloud, "e-one", results=results, log=b"\x1b[1mall\n")
+    sweep = put(
+        cloud,
+        "e-sweep",
+        job={"cmd": "t {x}", "rows": [{"x": "1"}, {"x": "2"}]},
+        results={"0/c": b"3"},
+    )
+    put_row(cloud, sweep, 0, "SUCCEEDED", results="e-sweep/0")
+    assert cloud.run("page", "--export", str(tmp_path / "out")).code == 2
+    assert cloud.run("page", "e-one").code == 2
+    done = cloud.run("page", "--export", str(tmp_path / "out"), "e-one", "e-sweep", "e-one")
+    assert done.code == 0 and done.out == f"{tmp_path}/out/index.html\n", done.err
+    assert ".git/config of e-one is not among the files" in done.err
+    files = {
+        str(file.relative_to(tmp_path / "out"))
+        for file in (tmp_path / "out").rglob("*")
+        if file.is_file()
+    }
+    assert {name for name in files if name.startswith(("file/", "text/"))} == {
+        "file/e-one/a.svg.txt", "file/e-one/sub/b.txt", "file/e-sweep/0/c",
+        "text/e-one.txt", "text/e-sweep.txt", "text/e-sweep/0.txt",
+    }  # fmt: skip
+    assert (tmp_path / "out/text/e-one.txt").read_bytes() == b"\x1b[1mall\n"
+    script = (tmp_path / "out/data.js").read_text()
+    answers = json.loads(script.removeprefix("window.exported = "))
+    assert [row["name"] for row in answers["jobs"]] == ["e-one", "e-sweep"]
+    keys = {"site", "jobs", "job/e-one", "log/e-one", "job/e-sweep", "log/e-sweep", "sweep/e-sweep"}
+    assert {*answers} == keys | {"job/e-sweep%2F0", "log/e-sweep%2F0"} and not answers["site"][
+        "live"
+    ]
+    assert '<script src="data.js"></script>' in (tmp_path / "out/index.html").read_text()
