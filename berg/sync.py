@@ -8,6 +8,7 @@ there, and a link that replaced a folder. What a person edited there is replaced
 
 import contextlib
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -35,6 +36,7 @@ PARTIAL, VANISHED = 23, 24  # exit codes of rsync: all else was sent
 RSYNC = ["rsync", "--from0", "--files-from=-", "--delete-missing-args", "--checksum", "--links"]
 RSYNC += ["--perms", "--times", "--omit-dir-times", "--keep-dirlinks", "--compress"]
 RSYNC += ["--protect-args", "--temp-dir=.git", "--out-format=%o %n"]  # git does not look there
+STAGED = re.compile(r"(\d{6}) [0-9a-f]+ \d\t")  # before a tracked file's name, which may have a tab
 LOCKS = ("uv.lock", "requirements.txt", "poetry.lock", "Pipfile.lock")
 
 Stamp = tuple[int, int, int]  # mode, size in bytes, and time of the last change in ns
@@ -77,9 +79,9 @@ def files_of(root: Path, below: str = "") -> dict[str, Stamp]:
     )  # lines of tracked files have their mode first
     found: dict[str, Stamp] = {}
     for row in filter(None, listed.split("\0")):
-        details, tab, path = row.rpartition("\t")
-        path = f"{below}{path if tab else row}"
-        if details.startswith("160000"):
+        staged = STAGED.match(row)
+        path = f"{below}{row[staged.end() :] if staged else row}"
+        if staged and staged[1] == "160000":
             if (root / path / ".git").exists():
                 found |= files_of(root, f"{path}/")
             continue

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import BERG, Cloud, commit, until
 
-from berg import gce
+from berg import gce, sync
 
 
 @pytest.fixture
@@ -160,3 +160,50 @@ def test_the_rsync_of_macos_is_named(cloud: Cloud, project: Path, tmp_path: Path
     path = f"{tmp_path}:{os.environ['PATH']}"
     done = cloud.run("sync", "any", "--once", cwd=project, PATH=path)
     assert done.code == 1 and "brew install rsync" in done.err, done.err
+
+
+def test_what_is_sent_is_what_git_would_take(tmp_path: Path) -> None:
+    root, inner = tmp_path / "proj", tmp_path / "inner"
+    for folder in (root, inner):
+        folder.mkdir()
+        (folder / "a.py").write_text("a\n")
+        (folder / "gone.py").write_text("gone\n")
+        (folder / ".gitignore").write_text("*.log\n")
+        commit(folder)
+    git = ["git", "-c", "protocol.file.allow=always"]
+    subprocess.run([*git, "submodule", "--quiet", "add", str(inner), "sub"], cwd=root, check=True)
+    (root / "new\tfile").write_text("new")
+    (root / "out.log").write_text("ignored")
+    (root / "link").symlink_to("a.py")
+    os.mkfifo(root / "pipe")
+    (root / "gone.py").unlink()
+    (root / "sub/more").write_text("more")
+    (root / "venv").mkdir()
+    (root / "venv/pyvenv.cfg").write_text("")
+    files = sync.files_of(root)
+    assert {*files} == {
+        ".gitignore", ".gitmodules", "a.py", "new\tfile", "link",
+        "sub/.gitignore", "sub/a.py", "sub/gone.py", "sub/more",
+    }  # fmt: skip
+    before = files["a.py"]
+    assert before[1] == 2 and sync.files_of(root) == files
+    (root / "a.py").chmod(0o755)
+    assert sync.files_of(root)["a.py"] != before
+    (tmp_path / "moved").mkdir()
+    (root / "sub").rename(tmp_path / "moved/sub")
+    (root / "sub").mkdir()  # a submodule that is not here
+    assert not [path for path in sync.files_of(root) if path.startswith("sub")]
+
+
+def test_what_looks_like_a_secret_stays_unless_the_job_has_it() -> None:
+    said: list[str] = []
+    files = dict.fromkeys(("a.py", ".env", "sub/.env", "known/.env"), (0, 0, 0))
+    sync.without_secrets(files, {"known/.env"}, said.append)
+    assert {*files} == {"a.py", "known/.env"}
+    assert [text.partition(": ")[2].partition(". Ignore")[0] for text in said] == [
+        ".env",
+        "sub/.env",
+    ]
+    assert all("--send-secrets" in text for text in said)
+    assert sync.joined(["a", "b c"]) == b"a\0b c\0"
+    assert sync.last_line(b"one\ntwo\x07 \xff\n\n") == "two \ufffd"
