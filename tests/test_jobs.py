@@ -351,6 +351,9 @@ def lister(cloud: Cloud) -> dict[str, str]:
     box = {"job": {"cmd": ""}, "seconds_before": 7200.0, "rate": 1.0}
     put(cloud, "l-box", "STOPPED", ago=190, took=10, **of, **box)
     put(cloud, "not-ls", ago=50, user="another")
+    cloud.bucket.write(".berg/jobs/l-damaged_state.json", b"{}", about={"state": "{"})
+    named = State("l-old", "FAILED", "lister", created_at=jobs.now(), times={"FAILED": jobs.now()})
+    cloud.bucket.write(".berg/jobs/l-misnamed_state.json", named.content(), about=named.about())
     return {"BERG_USER": "lister"}
 
 
@@ -674,3 +677,74 @@ def test_a_devbox_is_switched_off_and_on_by_its_machine(cloud: Cloud) -> None:
     assert state_of(cloud, "switched-2")["state"] == "STOPPED"  # it is of another machine
     for each in (on, other):
         each.delete(cloud.config)
+
+
+def test_errors_are_for_people_or_for_programs(cloud: Cloud) -> None:
+    for words, code, says in [
+        (["run", "--jsn", "--json"], 2, "No such option '--jsn'"),
+        (["show", "no-such-job", "--json"], 1, "there is no job 'no-such-job'"),
+        (["list", "--limit", "-1", "--json"], 2, "--limit"),
+    ]:
+        done = cloud.run(*words)
+        told = json.loads(done.err)
+        assert done.code == told["exit_code"] == code and says in told["error"] and not done.out
+    for words, says in [
+        (["qqqq"], "No such command 'qqqq'. See them: berg --help"),
+        (["run", "-e", "A=1", "true"], "For a variable: --env NAME=VALUE"),
+        (["run", "--gpu", "l4", "true"], "Say how many and which: -g 1 -t l4"),
+        (["run", "--time", "1h", "true"], "For a limit: --max-hours 2"),
+        (["run", "--mem", "8", "true"], "For more memory: --machine-type"),
+        (["run", "-g", "0", "a", "b"], "Put CMD in quotes"),
+        (["show", "--nosuch"], "No such option '--nosuch'"),
+    ]:
+        done = cloud.run(*words)
+        assert done.code == 2 and says in done.err and "Usage: " in done.err, (words, done.err)
+    done = cloud.run("show", "no-such-job")
+    assert done.code == 1 and done.err.startswith("Error: there is no job 'no-such-job'")
+    done = cloud.run("ssh", "no-such-job", "--", "--json")  # an option of its command
+    assert done.code == 1 and done.err.startswith("Error: "), done.err
+    help_, version = cloud.run("-h"), cloud.run("--version")
+    assert (help_.code, version.code) == (0, 0) and version.out.startswith("berg, version 1.")
+    titles = re.findall(r"^(\w[\w ]*):$", help_.out, re.M)
+    assert titles == ["Options", "Run", "Jobs", "Machines", "Look", "Prepare", "Set up"]
+
+
+def test_a_shell_completes_ones_own_jobs_and_commands(cloud: Cloud) -> None:
+    for name, ago, user in (
+        ("comp-a", 100, "typist"),
+        ("comp-b", 50, "typist"),
+        ("comp-c", 10, "x"),
+    ):
+        put(cloud, name, ago=ago, took=1, user=user)
+    found = completed(cloud, "berg show comp", BERG_USER="typist")
+    assert found.split() == ["plain,comp-b", "plain,comp-a"]
+    words = completed(cloud, "berg lo", COMP_CWORD="1").split()
+    assert words == ["plain,log", "plain,local"]
+
+
+def test_a_machine_that_cannot_be_logged_in_to_is_named(cloud: Cloud, project: Path) -> None:
+    put(cloud, "no-machine", "FAILED")
+    for words in (["ssh"], ["open"], ["profile"]):
+        done = cloud.run(*words, "no-machine")
+        says = "no-machine is FAILED and has no machine. See: berg show no-machine"
+        assert done.code == 1 and says in done.err, done.err
+    job = put(cloud, "switched-off", "STOPPED", job={"cmd": "", "repo": "other"})
+    made = machine(cloud, "switched-off", job, kind="devbox")
+    assert "switched-off has no machine 1" in cloud.run("ssh", "switched-off/1").err
+    assert "Only a command that runs can be profiled" in cloud.run("profile", "switched-off").err
+    done = cloud.run("sync", "switched-off", "--once", cwd=project)
+    assert "switched-off is of the repository 'other', and this is 'proj'" in done.err
+    made.stop(cloud.config)
+    assert "switched-off is off. Switch it on: berg start" in cloud.run("ssh", "switched-off").err
+    made.delete(cloud.config)
+
+
+def test_an_end_is_written_once_and_for_the_job_that_was_meant(cloud: Cloud) -> None:
+    job = put(cloud, "concluded", "RUNNING", ago=100)
+    other = Job(**{**vars(job), "id": "another"})
+    assert jobs.conclude(cloud.bucket, other, "LOST", "x").state == "RUNNING"
+    ended = jobs.conclude(cloud.bucket, job, "FAILED", "broke", 3)
+    assert (ended.state, ended.reason, ended.exit_code) == ("FAILED", "broke", 3)
+    assert jobs.conclude(cloud.bucket, job, "KILLED", "y").state == "FAILED"
+    state = state_of(cloud, "concluded")
+    assert (state["state"], state["exit_code"]) == ("FAILED", 3) and "FAILED" in state["times"]

@@ -101,5 +101,7 @@ def test_a_program_reads_and_ends_jobs(cloud: Cloud, project: Path) -> None:
     assert lines[2] == "TimeoutError: api-live is SUBMITTED after 0 s"
     assert lines[3] == "BergError: api-live has no results yet. Its log: berg log api-live"
     assert "BergError: the command is empty" in lines[4]
-    assert "berg asks above $1" in lines[5] and "If that is right: berg.run(…, yes=True)" in lines[5]
+    assert (
+        "berg asks above $1" in lines[5] and "If that is right: berg.run(…, yes=True)" in lines[5]
+    )
     assert lines[-2:] == ["api-live", "KILLED"]

@@ -1,6 +1,7 @@
 """All that helps to choose a GPU is in one table: numbers, quota, prices and zones."""
 
 import json
+import re
 
 import pytest
 from conftest import Cloud
@@ -46,3 +47,38 @@ def test_a_machine_costs_what_googles_published_bills_say(cloud: Cloud) -> None:
         mine = [row for row in rows if name in (row.get("tpu"), row.get("type"))]
         costs = [tuple(row[key] for key in keys) for row in mine]
         assert any(cost == pytest.approx(bill, abs=0.001) for cost in costs), (name, costs)
+
+
+def test_the_table_has_the_zones_of_the_region_or_all(cloud: Cloud) -> None:
+    def table(*words: str, **env: str) -> dict[str, list[str]]:
+        lines = cloud.run("gpus", *words, **env).out.splitlines()
+        return {line.split()[0]: re.split(" {2,}", line)[1:] for line in lines}
+
+    rows = {row["type"]: row for row in json.loads(cloud.run("gpus", "--json").out)}
+    here, everywhere, tpus = table(), table("-a"), table("--tpu", BERG_REGION="us-east5")
+    assert here["TYPE"] == [
+        "GPUS",
+        "QUOTA",
+        "SPOT QUOTA",
+        "DEMAND",
+        "SPOT",
+        "FLEX",
+        "ZONES OF us-central1",
+    ]
+    assert everywhere["TYPE"][-1] == "ZONES" and everywhere["l4"][-1] == ", ".join(
+        rows["l4"]["zones"]
+    )
+    assert here["a100"] == ["1,2,4,8,16", "16", "16", "$3.67", "$1.93", "$2.02", "a, b, c, f"]
+    assert here["h200"] == ["8", "?", "?", "?", "?", "?", "ai1a, b"]
+    assert here["t4"][3:6] == ["$0.73", "$0.20", "?"]  # GPUs that are attached have no flex-start
+    there = table(BERG_REGION="europe-west4")
+    assert there["b200"][-1] == "none; in us-central1, us-west1" and there["l4"][-1] == "a, b, c"
+    assert there["l4"][3:6] == ["?", "?", "?"]  # prices are those of the region
+    assert tpus["TPU"] == ["MACHINES", "CHIPS", "DEMAND", "SPOT", "FLEX", "ZONES"]
+    assert tpus["v6e-2x4"][:5] == ["2", "8", "$21.60", "$11.23", "$10.80"]
+    (row,) = [
+        row
+        for row in json.loads(cloud.run("gpus", "--tpu", "--json").out)
+        if row["tpu"] == "v5p-2x2x2"
+    ]
+    assert (row["family"], row["topology"], row["chips"]) == ("v5p", "2x2x2", 8)

@@ -1,5 +1,6 @@
 """What coding agents get: a page that is right, where they look, and output that they can read."""
 
+import json
 import os
 import pty
 import re
@@ -10,6 +11,7 @@ from pathlib import Path
 from conftest import Cloud
 
 from berg.cli import COMMANDS
+from berg.clients.skill import FILES, VERSION, checksum, is_ours
 from berg.terminal import AGENTS
 
 
@@ -55,3 +57,29 @@ def test_an_agent_gets_tabs_and_is_not_asked_at_a_terminal(cloud: Cloud) -> None
         env={**os.environ, "BERG_FORMAT": "agent"},
     )  # fmt: skip
     assert "answer with -y" in done.stderr
+
+
+def test_the_page_of_an_earlier_berg_is_replaced_without_a_question(
+    cloud: Cloud, project: Path, tmp_path: Path
+) -> None:
+    own = {"HOME": str(tmp_path)}
+    assert cloud.run("skill", "--user").code == 2
+    done = cloud.run("skill", "--install", "--user", cwd=project, **own)
+    files = [tmp_path / name for name in FILES]
+    assert done.code == 0 and all(f"Wrote {file}" in done.err for file in files), done.err
+    assert not (project / ".agents").exists()
+    text = files[0].read_text()
+    told = json.loads(cloud.run("skill", "--json").out)
+    assert told["text"] == text == cloud.run("skill").out and told["name"] == "berg"
+    assert f'version: "{told["version"]}"' in text and is_ours(text)
+    again = cloud.run("skill", "--install", "--user", cwd=project, **own)
+    assert all(f"{file} is up to date" in again.err for file in files)
+    bare = re.sub(r'  checksum: ".*"\n', "", text).replace("# Berg", "# An earlier Berg")
+    old = VERSION.sub(lambda found: f'{found[0]}  checksum: "{checksum(bare)}"\n', bare)
+    for file, content in zip(files, (old, text + "mine\n")):
+        file.write_text(content)
+    done = cloud.run("skill", "--install", "--user", cwd=project, **own)
+    assert done.code == 1 and f"Wrote {files[0]}" in done.err and "changed since" in done.err
+    assert files[0].read_text() == text and files[1].read_text().endswith("mine\n")
+    line = next(line for line in text.splitlines() if line.startswith("- `berg image"))
+    assert line.startswith("- `berg image create|list|delete`: Make disk images"), line

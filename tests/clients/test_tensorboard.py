@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import requests
 from conftest import BERG, Cloud, commit
+from records import put, put_row
 
 from berg.clients import tensorboard
 
@@ -81,3 +82,24 @@ def test_without_tensorboard_the_command_that_installs_it_is_told(
     with pytest.raises(tensorboard.BergError) as told:
         tensorboard.program(tmp_path)
     assert "'/opt/my tools/bin/python' -m pip install 'tensorboard>=2.21'" in str(told.value)
+
+
+def test_a_folder_has_each_row_and_what_there_is_of_others(cloud: Cloud) -> None:
+    job = {"cmd": "t {x}", "rows": [{"x": "1"}, {"x": "2"}, {"x": "3"}]}
+    sweep = put(cloud, "tb-sweep", "FAILED", job=job)
+    for number in (0, 1):
+        put_row(cloud, sweep, number, "FAILED", results=f"tb-rows/{number}")
+        cloud.bucket.write(f"berg_results/tb-rows/{number}/a/tfevents.{number}", b"123")
+    put(cloud, "tb-nothing", results={"out.txt": b"1"})
+    done = cloud.run("tensorboard", "tb-sweep", "tb-nothing", "--once")
+    assert done.code == 0 and "2 files new or changed in" in done.err, done.err
+    folder = Path(done.out.strip())
+    assert folder.parent == cloud.home / ".berg/tensorboard"
+    files = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+    assert files == {"tb-sweep/0/a/tfevents.0", "tb-sweep/1/a/tfevents.1"}
+    again = cloud.run("tensorboard", "tb-sweep", "tb-nothing", "--once")
+    assert f"0 files new or changed in {folder}" in again.err, again.err
+    done = cloud.run("tensorboard", "tb-sweep/1", "--once")
+    assert (Path(done.out.strip()) / "tb-sweep/1/a/tfevents.1").read_bytes() == b"123"
+    done = cloud.run("tensorboard", "tb-nothing", "--once")
+    assert done.code == 1 and "tb-nothing has nothing to show yet" in done.err, done.err
