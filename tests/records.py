@@ -27,11 +27,12 @@ def put(
 ) -> Job:
     """Write what the bucket has of a job that was submitted so many seconds ago, and ran so long."""
     user, at = values.pop("user", cloud.config.user), time.time() - ago
-    submitted, begun, ended = (jobs.now(at + seconds) for seconds in (0, 60, 60 + took))
+    seconds = (0, 60, 70, max(70, 60 + took))
+    submitted, begun, running, ended = (jobs.now(at + after) for after in seconds)
     folder = values.pop("folder", name)
     about = {"cmd": "true", "repo": "r", "code": CODE, "results": folder, "user": user}
     made = Job(**{"name": name, "created_at": submitted, **about, **(job or {})})
-    times = {"SUBMITTED": submitted, "STARTING": begun, "RUNNING": begun}
+    times = {"SUBMITTED": submitted, "STARTING": begun, "RUNNING": running}
     if outcome not in times:
         times[outcome] = ended
     times = {step: times[step] for step in times if outcome != "SUBMITTED" or step == outcome}

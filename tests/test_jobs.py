@@ -453,7 +453,14 @@ def fields(text: str) -> dict[str, str]:
 def test_all_about_a_job_is_shown(cloud: Cloud) -> None:
     code = {"head": "0123456789abcdef", "commit": "", "changed": ["a.py", "b.py"]}
     job = {"cmd": "python3 train.py", "code": code, "env": {"A": "1"}}
-    end = {"exit_code": 4, "reason": "exit code 4", "attempt": 3, "note": "why not", "rate": 3.0}
+    end = {
+        "exit_code": 4,
+        "reason": "exit code 4",
+        "attempt": 3,
+        "note": "why not",
+        "rate": 3.0,
+        "machines": 2,
+    }
     results = {
         "metrics.jsonl": b'{"loss": 0.5}\n{"loss": 0.12345678, "acc": NaN}\n',
         "sub/model": b"123",
@@ -474,7 +481,7 @@ def test_all_about_a_job_is_shown(cloud: Cloud) -> None:
         "Command": "python3 train.py",
         "Code": "r at 0123456789ab, 2 changed files",
         "Results": f"gs://{cloud.config.bucket}/berg_results/told/",
-        "Cost": "$1.50, at $3.00 an hour",
+        "Cost": "$3.00, at $6.00 an hour",
         "Metrics": "loss 0.123457, acc nan",
         "Missing": "/tmp/: 1 file, 2.0 MB\n/data/: a link",
         "User": cloud.config.user,
@@ -504,7 +511,9 @@ def test_a_sweep_and_its_rows_are_shown(cloud: Cloud) -> None:
         ["rowed/0", "SUCCEEDED", "0", "1", "2"],
         ["rowed/1", "FAILED", "1", "a b", "2"],
     ]
-    shown = fields(cloud.run("show", "rowed/1").out)
+    out = cloud.run("show", "rowed/1").out
+    shown = fields(out)
+    assert "NAME" not in out and "rowed/0" not in out
     assert (shown["Job"], shown["Values"], shown["Exit code"]) == ("rowed/1", "lr=a b", "1")
     assert shown["Results"].endswith("/berg_results/rowed/1/") and shown["Metrics"] == "loss 2"
     for words in (["show", "rowed"], ["sweep", "rowed/1"]):
@@ -575,7 +584,13 @@ def test_kill_ends_what_is_meant_and_says_what_became_of_it(cloud: Cloud) -> Non
     put(cloud, "k-other", "RUNNING", ago=100)
     for name, job in (("k-one", one), ("k-waits", waits), ("k-box", box), ("k-bare", None)):
         machine(cloud, name, job, user="killer", kind="job" if job else "devbox")
-    listed = {row[0]: row[-1] for row in cells(cloud.run("list", **mine).out)}
+    rows = cells(cloud.run("list", "--limit", "0", **mine).out)  # what waits is always there
+    listed = {row[0]: row[-1] for row in rows}
+    assert [row[1] for row in rows if row[0] == "k-bare"] == ["RUNNING"] and "k-over" not in listed
+    told = json.loads(cloud.run("list", "--json", **mine).out)
+    assert [row["instances"] for row in told if row["name"] in ("k-one", "k-over")] == [
+        [], ["k-one"],
+    ]  # fmt: skip
     assert re.fullmatch(
         "waits for 1[45]m: berg run --on k-waits, berg kill k-waits", listed["k-waits"]
     )
@@ -657,6 +672,12 @@ def test_a_devbox_is_switched_off_and_on_by_its_machine(cloud: Cloud) -> None:
     box = {"job": {"cmd": ""}, "ago": 1000, "took": 600}
     put(cloud, "switched", "RUNNING", **box, machine_id=on.id)
     assert cloud.run("show", "switched", "--ip").out.strip() == on.inner_address
+    guest = {"zone": on.zone, "user": "guested", "machine_id": on.id}
+    put(cloud, "guest", "RUNNING", ago=1000, **guest)
+    ((_, *row),) = cells(cloud.run("list", BERG_USER="guested").out)[1:]
+    assert (row[0], row[-1]) == ("RUNNING", "on switched")
+    shown = json.loads(cloud.run("show", "guest", "--json").out)
+    assert (shown["state"], shown["instances"]) == ("RUNNING", ["switched"])
     done = cloud.run("stop", "switched", "--now")
     assert done.code == 0 and "switched is off. Its disk costs money" in done.err, done.err
     shown = json.loads(cloud.run("show", "switched", "--json").out)
