@@ -615,8 +615,13 @@ def test_kill_ends_what_is_meant_and_says_what_became_of_it(cloud: Cloud) -> Non
         None,
     )
     assert list(state["times"]) == ["SUBMITTED", "KILLED"]
-    rows = kill("k-*", "-y", "--now", **mine)
-    assert {row["name"]: row["became"] for row in rows} == {
+    ours, theirs = pty.openpty()
+    os.write(ours, b"y\n")  # one answer for all that a pattern means
+    env = {**cloud.env, **mine, "BERG_FORMAT": "human"}
+    words = [*BERG, "kill", "k-*", "--now", "--json"]
+    done = subprocess.run(words, env=env, stdin=theirs, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert {row["name"]: row["became"] for row in json.loads(done.stdout)} == {
         "k-box": "KILLED", "k-waits": "SUCCEEDED", "k-bare": "machine deleted"
     }  # fmt: skip
     assert state_of(cloud, "k-waits")["kept_until"] <= jobs.now(time.time() + 1)
@@ -661,8 +666,12 @@ def test_rm_takes_all_of_a_job_and_nothing_of_others(cloud: Cloud) -> None:
     assert asked.code == 1 and "Delete gone forever?" in asked.err
     assert "gone: 10 objects, 1.5 MB.\n" in asked.err, asked.err
     kept = [name for name in cloud.names() if "gone-not" in name or "gone2" in name]
-    done = cloud.run("rm", "-y", "gone", "--json")
-    assert json.loads(done.out) == [{"name": "gone", "done": "deleted", "objects": 10}]
+    put(cloud, "too-gone", log=b"a\n")
+    done = cloud.run("rm", "-y", "gone", "too-gone", "--json")
+    assert json.loads(done.out) == [
+        {"name": "gone", "done": "deleted", "objects": 10},
+        {"name": "too-gone", "done": "deleted", "objects": 3},
+    ]
     assert [name for name in cloud.names() if "gone" in name] == kept and len(kept) == 8
     assert "There is nothing to delete" in cloud.run("rm", "*", BERG_USER="nobody-at-all").err
 

@@ -144,6 +144,9 @@ def test_what_a_job_may_need_is_not_left_behind(cloud: Cloud) -> None:
     for job in (old, new, waits, box, bobs):
         machine(cloud, job.name, job, user=job.user, kind="devbox" if job is box else "job")
     off = [machine(cloud, "r-off", kind="devbox")]
+    off.append(
+        machine(cloud, "r-lost", put(cloud, "r-lost", "LOST", job={"cmd": ""}), kind="devbox")
+    )
     machine(cloud, "r-young", kind="devbox")
     for each in [*off, *gce.machines(cloud.config, "r-box")]:
         each.stop(cloud.config)
