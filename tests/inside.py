@@ -1,0 +1,62 @@
+"""A job's plan, and its machine, in the process of a test: what features decide is seen without a boot."""
+
+import itertools
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Cloud
+
+from berg import gce, worker
+from berg import job as jobs
+from berg.command import Command
+from berg.job import Job, State
+from berg.run import Plan
+from berg.worker import Facts, Run
+
+NUMBERS = itertools.count()
+CODE = {"head": "", "commit": "", "changed": []}
+
+
+def fresh(name: str) -> str:
+    """A name of its own for each case of a test: a bucket takes one write a second of an object."""
+    return f"{name}-{next(NUMBERS)}"
+
+
+def job_of(name: str, cmd: str = "true", **about: Any) -> Job:
+    about = {"machine_type": "n1-standard-8", "max_seconds": 1000, "created_at": jobs.now(), **about}
+    return Job(name, cmd, "proj", CODE, name, **about)
+
+
+def plan_of(cloud: Cloud, job: Job, features: Any = (), ended: State | None = None) -> Plan:
+    shape = gce.Shape(job.machine_type, job.gpus, job.gpu_type)
+    request = gce.body(cloud.config, job, shape, 200)
+    rows, zones = {"Machine": str(shape), "Zones": "", "Limit": ""}, ["us-central1-a"]
+    return Plan(cloud.config, job, None, request, zones, [*features], rows, ended=ended)
+
+
+def state_of(job: Job, state: str = jobs.RUNNING, ago: float = 0, **about: Any) -> State:
+    """A state that was reached so many seconds ago."""
+    at = jobs.now(time.time() - ago)
+    times = {jobs.SUBMITTED: at} | ({jobs.STARTING: at} if state != jobs.SUBMITTED else {})
+    about = {"created_at": at, "id": job.id, "results": job.results, **about}
+    return State(job.name, state, times={**times, state: at}, **about)
+
+
+def run_of(
+    cloud: Cloud, folder: Path, job: Job, rank: int = 0, up: float = 0, begun: bool = True,
+    features: Any = (), monkeypatch: pytest.MonkeyPatch | None = None, **state: Any,
+) -> Run:  # fmt: skip
+    """A machine that is up for so many seconds; its marks are in this folder."""
+    since = str(time.clock_gettime(time.CLOCK_BOOTTIME) - up)
+    facts = Facts("77", job.machine_names[rank], "us-central1-a", "10.0.0.1",
+                  {"berg-since": since}, False, False)  # fmt: skip
+    log, command = folder / "log", Command(f"test-{job.name}")
+    now = state_of(job, **state)
+    run = Run(cloud.config, cloud.bucket, facts, job, now, 0, [*features], log, command, rank)
+    if monkeypatch:
+        monkeypatch.setattr(worker, "BEGAN", folder / "began")
+        if begun:
+            worker.BEGAN.write_text(run.title)
+    return run
