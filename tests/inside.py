@@ -10,11 +10,15 @@ from conftest import Cloud
 
 from berg import gce, worker
 from berg import job as jobs
+from berg.bucket import Bucket
 from berg.command import Command
+from berg.config import Config
 from berg.job import Job, State
 from berg.run import Plan
 from berg.worker import Facts, Run
 
+# Without a cloud, for what asks it nothing: no request would get an answer.
+ALONE = Config(project="p", bucket="b", user="ada", endpoint="http://127.0.0.1:9")
 NUMBERS = itertools.count()
 CODE = {"head": "", "commit": "", "changed": []}
 
@@ -29,11 +33,12 @@ def job_of(name: str, cmd: str = "true", **about: Any) -> Job:
     return Job(name, cmd, "proj", CODE, name, **about)
 
 
-def plan_of(cloud: Cloud, job: Job, features: Any = (), ended: State | None = None) -> Plan:
+def plan_of(cloud: Cloud | None, job: Job, features: Any = (), ended: State | None = None) -> Plan:
+    config = cloud.config if cloud else ALONE
     shape = gce.Shape(job.machine_type, job.gpus, job.gpu_type)
-    request = gce.body(cloud.config, job, shape, 200)
+    request = gce.body(config, job, shape, 200)
     rows, zones = {"Machine": str(shape), "Zones": "", "Limit": ""}, ["us-central1-a"]
-    return Plan(cloud.config, job, None, request, zones, [*features], rows, ended=ended)
+    return Plan(config, job, None, request, zones, [*features], rows, ended=ended)
 
 
 def state_of(job: Job, state: str = jobs.RUNNING, ago: float = 0, **about: Any) -> State:
@@ -45,7 +50,7 @@ def state_of(job: Job, state: str = jobs.RUNNING, ago: float = 0, **about: Any) 
 
 
 def run_of(
-    cloud: Cloud, folder: Path, job: Job, rank: int = 0, up: float = 0, begun: bool = True,
+    cloud: Cloud | None, folder: Path, job: Job, rank: int = 0, up: float = 0, begun: bool = True,
     features: Any = (), monkeypatch: pytest.MonkeyPatch | None = None, **state: Any,
 ) -> Run:  # fmt: skip
     """A machine that is up for so many seconds; its marks are in this folder."""
@@ -54,7 +59,8 @@ def run_of(
                   {"berg-since": since}, False, False)  # fmt: skip
     log, command = folder / "log", Command(f"test-{job.name}")
     now = state_of(job, **state)
-    run = Run(cloud.config, cloud.bucket, facts, job, now, 0, [*features], log, command, rank)
+    config, bucket = (cloud.config, cloud.bucket) if cloud else (ALONE, Bucket(ALONE))
+    run = Run(config, bucket, facts, job, now, 0, [*features], log, command, rank)
     if monkeypatch:
         monkeypatch.setattr(worker, "BEGAN", folder / "began")
         if begun:

@@ -1,0 +1,369 @@
+"""What a pod of a job is made of, and which nodes it asks for, without a cluster."""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inside import job_of, run_of
+
+from berg import BergError
+from berg.config import Config
+from berg.features.gke import Gke, clusters, kube, pods
+from berg.gce import Shape
+from berg.worker import Ending
+
+
+def pool(name: str, kind: str, gpus: Any = None, **more: Any) -> dict[str, Any]:
+    accelerators = [{"acceleratorType": gpus[0], "acceleratorCount": str(gpus[1])}] if gpus else []
+    nodes, spot = more.pop("nodes", 2), more.pop("spot", False)
+    config = {"machineType": kind, "accelerators": accelerators, "spot": spot}
+    scaling = {"enabled": True, "minNodeCount": 0, "maxNodeCount": nodes}
+    return {"name": name, "config": config, "autoscaling": scaling, "initialNodeCount": 0, **more}
+
+
+T4, L4 = "nvidia-tesla-t4", "nvidia-l4"
+MIXED = {
+    "name": "mixed",
+    "nodePools": [
+        pool("system", "e2-medium", nodes=9),
+        pool("small", "n1-standard-2"),
+        pool("large", "n1-standard-16", nodes=3),
+        pool("t4-x2", "n1-standard-8", (T4, 2), nodes=3),
+        pool("t4-x4-spot", "n1-standard-16", (T4, 4), nodes=2, spot=True),
+        pool("still", "n1-standard-8", (T4, 1), nodes=50, autoscaling={}, initialNodeCount=1),
+    ],
+}
+WITH_L4 = {"name": "l4s", "nodePools": [*MIXED["nodePools"], pool("l4", "g2-standard-4", (L4, 1))]}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "asked", "machine_type", "gpu_type", "room"),
+    [
+        (MIXED, (0, "l4", None, ""), "n1-standard-16", "", 3000),
+        (MIXED, (0, "l4", 2, ""), "n1-standard-16", "", 3000),  # Kubernetes keeps a part of two
+        (MIXED, (0, "l4", None, "n1-standard-2"), "n1-standard-2", "", 2000),
+        (MIXED, (None, "l4", None, ""), "n1-standard-16", "t4", 8),  # one of whatever there is
+        (MIXED, (2, "t4", None, ""), "n1-standard-16", "t4", 4),
+        (MIXED, (2, "t4", None, "n1-standard-8"), "n1-standard-8", "t4", 3),
+        (MIXED, (1, "t4", None, "", True), "n1-standard-16", "t4", 8),
+        (WITH_L4, (1, "l4", None, ""), "g2-standard-4", "l4", 2),
+        (WITH_L4, (None, "t4", None, ""), "n1-standard-16", "t4", 8),
+    ],
+)
+def test_a_pod_comes_from_the_pool_with_the_most_room(
+    cluster: Any, asked: Any, machine_type: str, gpu_type: str, room: int
+) -> None:
+    shape, found = pods.choose(cluster, *asked)
+    assert (shape.machine_type, shape.gpu_type, found) == (machine_type, gpu_type, room)
+    assert shape.gpus == (1 if asked[0] is None else asked[0])
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ((1, "v99", None, ""), "no GPU type 'v99'"),
+        ((8, "t4", None, ""), "for 8 x t4; its pools: 9 of e2|for 8 x t4; its pools: 2 of n1"),
+        ((4, "t4", 16, ""), "4 x t4 with 16 vCPUs"),
+        ((0, "l4", 16, ""), "pods without GPUs with 16 vCPUs"),
+        ((0, "l4", None, "", True), "no Spot node .* -g 0 --spot"),
+        ((1, "t4", None, "g2-standard-4"), "1 x t4 on g2-standard-4"),
+        ((1, "a100", None, ""), "-t a100 -g 1"),
+    ],
+)
+def test_what_no_pool_has_is_named_with_the_pools(asked: Any, says: str) -> None:
+    with pytest.raises(BergError, match=says) as refused:
+        pods.choose(MIXED, *asked)
+    assert "e2-medium" not in str(refused.value), "that node is Kubernetes' own"
+
+
+REQUEST = {
+    "labels": {"berg-user": "ada", "berg-kind": "job", "berg-job": "ignored"},
+    "scheduling": {"maxRunDuration": {"seconds": "3600"}},
+    "metadata": {"items": [{"key": "startup-script", "value": "long"},
+                           {"key": "berg-job", "value": "made"}]},
+}  # fmt: skip
+CONFIG = Config(project="p", bucket="my.bucket-")
+
+
+def made(request: Any = REQUEST, patch: Any = (), secrets: bool = False, **about: Any) -> Any:
+    about = {"image": "python:3.12", "returns": True, **about}
+    job = job_of("made", **about)
+    return pods.manifest(CONFIG, job, request, "us-central1-a/train", dict(patch), secrets)
+
+
+def test_a_pod_has_what_its_job_asks_for_and_no_more() -> None:
+    job = made(gpus=2, gpu_type="t4", options={"cpus": 3})
+    assert job["metadata"]["name"] == "made"
+    labels = {"berg": "1", "berg-bucket": "my-bucket", "berg-job": "made"}
+    assert job["metadata"]["labels"] == {**labels, "berg-user": "ada", "berg-kind": "job"}
+    spec = job["spec"]["template"]["spec"]
+    (main,) = spec["containers"]
+    assert main["image"] == "python:3.12"
+    assert main["resources"] == {
+        "limits": {"nvidia.com/gpu": "2"},  # none of memory
+        "requests": {"nvidia.com/gpu": "2", "cpu": "3"},
+    }
+    assert spec["nodeSelector"] == {"cloud.google.com/gke-accelerator": T4}
+    assert [row["key"] for row in spec["tolerations"]] == ["nvidia.com/gpu"]
+    assert spec["activeDeadlineSeconds"] == 3600 + 600
+    assert spec["terminationGracePeriodSeconds"] == 120
+    assert spec["restartPolicy"] == "Never" and spec["shareProcessNamespace"] is True
+    assert spec["automountServiceAccountToken"] is False
+    facts = json.loads(main["env"][0]["value"])
+    assert facts == {"berg-job": "made", "place": "us-central1-a/train"}
+    named = {row["name"]: row["valueFrom"]["fieldRef"]["fieldPath"] for row in main["env"][1:]}
+    assert named == {"BERG_POD": "metadata.uid", "BERG_POD_IP": "status.podIP"}
+    annotations = job["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
+    assert len(annotations["berg-job-sha256"]) == 64 and annotations["berg-machines"] == "1"
+
+
+def test_a_pod_without_gpus_or_on_spot_goes_to_such_nodes_alone() -> None:
+    spec = made()["spec"]["template"]["spec"]
+    assert spec["nodeSelector"] == {"node.kubernetes.io/instance-type": "n1-standard-8"}
+    assert [row["key"] for row in spec["tolerations"]] == ["berg"]
+    assert spec["containers"][0]["resources"] == {"limits": {}, "requests": {}}
+    scheduling = {**REQUEST["scheduling"], "provisioningModel": "SPOT"}
+    spec = made({**REQUEST, "scheduling": scheduling})["spec"]["template"]["spec"]
+    assert spec["nodeSelector"]["cloud.google.com/gke-spot"] == "true"
+    assert spec["tolerations"][1]["key"] == "cloud.google.com/gke-spot"
+
+
+def test_which_pods_kubernetes_makes_again() -> None:
+    job = made(machines=3)["spec"]
+    assert (job["completions"], job["parallelism"], job["backoffLimit"]) == (3, 3, 5)
+    assert job["successPolicy"]["rules"] == [{"succeededIndexes": "0"}]
+    assert job["ttlSecondsAfterFinished"] == 86400
+    failed, continues, taken = job["podFailurePolicy"]["rules"]
+    assert failed["action"] == "FailJob" and failed["onExitCodes"]["values"] == [42, 126, 127, 128]
+    assert continues["action"] == "Ignore" and continues["onExitCodes"]["values"] == [43]
+    assert taken["action"] == "Ignore" and taken["onPodConditions"]
+    box = made(cmd="", returns=False)["spec"]
+    assert box["backoffLimit"] == 0
+    assert [row["action"] for row in box["podFailurePolicy"]["rules"]] == ["FailJob"] * 3
+    sweep = made(machines=2, rows=[{"x": "1"}, {"x": "2"}])["spec"]
+    assert "successPolicy" not in sweep, "all of them work"
+
+
+def test_secrets_of_a_pod_are_mounted_for_root_alone_and_go_with_its_job() -> None:
+    job = made(secrets=True)
+    spec = job["spec"]["template"]["spec"]
+    (volume,) = [row for row in spec["volumes"] if row["name"] == "berg-secrets"]
+    assert volume["secret"]["defaultMode"] == 0o400 and job["spec"]["ttlSecondsAfterFinished"] == 60
+    (mount,) = [row for row in spec["containers"][0]["volumeMounts"] if row["name"] == volume["name"]]
+    assert mount["mountPath"] == "/etc/berg/secrets" and mount["readOnly"]
+    job["metadata"]["uid"] = "u-1"
+    secret = pods.secret(job, {"TOKEN": "x"})
+    assert secret["metadata"]["name"] == volume["secret"]["secretName"]
+    (owner,) = secret["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["uid"]) == ("Job", "made", "u-1")
+    assert json.loads(secret["stringData"]["values"]) == {"TOKEN": "x"}
+    assert not [row for row in made()["spec"]["template"]["spec"]["volumes"] if "secret" in row]
+
+
+@pytest.mark.parametrize(
+    ("old", "patch", "new"),
+    [
+        ({"a": 1, "b": {"c": 2}}, {"b": {"d": 3}}, {"a": 1, "b": {"c": 2, "d": 3}}),
+        ({"a": 1, "b": 2}, {"a": None}, {"b": 2}),
+        ({"args": [1, 2]}, {"args": [3]}, {"args": [3]}),
+        ({"tolerations": [{"key": "a"}]}, {"tolerations": [{"key": "b"}]},
+         {"tolerations": [{"key": "a"}, {"key": "b"}]}),
+        ({"env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]},
+         {"env": [{"name": "B", "value": "3"}, {"name": "C", "value": "4"}]},
+         {"env": [{"name": "A", "value": "1"}, {"name": "B", "value": "3"},
+                  {"name": "C", "value": "4"}]}),
+        ({"volumeMounts": [{"mountPath": "/a", "name": "x"}]},
+         {"volumeMounts": [{"mountPath": "/a", "$patch": "delete"}]}, {"volumeMounts": []}),
+        ({"containers": [{"name": "main", "image": "a"}]},
+         {"containers": [{"name": "main", "tty": True}]},
+         {"containers": [{"name": "main", "image": "a", "tty": True}]}),
+    ],
+)  # fmt: skip
+def test_a_patch_is_merged_as_kubernetes_does(old: Any, patch: Any, new: Any) -> None:
+    assert pods.merge(old, patch) == new
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"spec": {"hostNetwork": true}}', ""),
+        ("spec:\n  hostNetwork: true\n", ""),
+        ('{"metadata": {"labels": {"team": "a"}}, "spec": {}}', ""),
+        ('{"kind": "Pod", "spec": {"containers": [{"name": "main", "tty": true}]}}', ""),
+        ('{"spec": {}, "status": {}}', "status is no part of a pod"),
+        ('{"metadata": {}}', "is no part of a pod. Give its spec"),
+        ("[1]", "is no part of a pod. Give its spec"),
+        ('{"spec": {"shareProcessNamespace": false}}', "shareProcessNamespace is Berg's"),
+        ('{"spec": {"containers": [{"name": "main", "command": ["x"]}]}}', "command is Berg's"),
+        ('{"spec": {"containers": [{"name": "main", "args": ["x"]}]}}', "args is Berg's"),
+        ('{"spec": {}, "metadata": {"labels": {"berg-job": "x"}}}', "berg-job is Berg's"),
+        ('{"spec": {}, "metadata": {"annotations": {"Berg-kill": "x"}}}', "Berg-kill is Berg's"),
+        ('{"spec": {"containers": [{"name": "main", "env": [{"name": "BERG_FACTS"}]}]}}',
+         "BERG_FACTS is Berg's"),
+        ("spec: [", "is not valid YAML"),
+    ],
+)  # fmt: skip
+def test_a_patch_of_a_pod_is_read_or_refused(tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "patch"
+    file.write_text(text)
+    if says:
+        with pytest.raises(BergError, match=says):
+            pods.read_patch(str(file))
+    else:
+        assert pods.read_patch(str(file)).keys() <= {"metadata", "spec"}
+    with pytest.raises(BergError, match="Give a file"):
+        pods.read_patch(str(tmp_path / "none"))
+    with pytest.raises(BergError, match="has no name"):
+        pods.merge({}, {"env": [{"value": "1"}]})
+
+
+def row(phase: str, node: str = "", **more: Any) -> dict[str, Any]:
+    labels = {"berg-job": "job1", "berg-user": "ada", pods.INDEX: "2"}
+    own = {"berg-machines": "3", "berg-job-sha256": "f00", "berg-machine-type": "n1-standard-8"}
+    about = {"name": "job1-2-xyz", "uid": "u-9", "creationTimestamp": "2026-01-01T00:00:00Z",
+             "labels": labels, "annotations": own,
+             "ownerReferences": [{"name": "job1", "uid": "u-1"}]}  # fmt: skip
+    about |= more.pop("metadata", {})
+    spec = {"nodeName": node} if node else {}
+    return {"metadata": about, "spec": spec, "status": {"phase": phase, "podIP": "10.4.0.1", **more}}
+
+
+def event(reason: str, at: str, uid: str = "u-9") -> dict[str, Any]:
+    return {"involvedObject": {"uid": uid}, "reason": reason, "message": f"said {at}\n twice",
+            "lastTimestamp": at}  # fmt: skip
+
+
+WAITING = [{"state": {"waiting": {"reason": "ErrImagePull", "message": "no such\n image"}}}]
+CREATING = [{"state": {"waiting": {"reason": "ContainerCreating"}}}]
+
+
+@pytest.mark.parametrize(
+    ("pod", "status", "note"),
+    [
+        (row("Running", "node-1"), "RUNNING", ""),
+        (row("Running", "node-1", metadata={"deletionTimestamp": "x"}), "STOPPING", ""),
+        (row("Pending", "node-1"), "STAGING", "its node node-1 pulls the image"),
+        (row("Pending", "node-1", containerStatuses=WAITING), "STAGING", "ErrImagePull: no such image"),
+        (row("Pending", "n", containerStatuses=CREATING), "STAGING", "its node n pulls the image"),
+        (row("Pending"), "PROVISIONING", "waits for a node: NotTriggerScaleUp said 2 twice"),
+    ],
+)
+def test_a_pod_is_a_machine_that_says_what_it_waits_for(
+    pod: dict[str, Any], status: str, note: str
+) -> None:
+    events = [
+        event("NotTriggerScaleUp", "2"), event("FailedScheduling", "2"),
+        event("FailedScheduling", "1"), event("FailedScaleUp", "3", "another"),
+        event("Pulled", "4"),
+    ]  # fmt: skip
+    found = pods.pod_of(pod, "us-central1-a/train", events)
+    assert (found.name, found.job, found.status, found.note) == ("job1-2", "job1", status, note)
+    assert (found.owner, found.owner_uid, found.id) == ("job1", "u-1", "u-9")
+    assert (found.user, found.machine_type) == ("ada", "n1-standard-8")
+    assert found.inner_address == "10.4.0.1" and not found.has_disk
+    alone = row("Running", metadata={"annotations": {"berg-machines": "1"}})
+    assert pods.pod_of(alone, "x/y", []).name == "job1"
+    assert pods.pod_of(row("Pending"), "x/y", []).note == "waits for a node"
+
+
+@pytest.mark.parametrize(
+    ("conditions", "metadata", "is_over"),
+    [
+        ([], {}, False),
+        ([{"type": "Complete", "status": "True"}], {}, True),
+        ([{"type": "FailureTarget", "status": "True"}], {}, True),
+        ([{"type": "Failed", "status": "False"}], {}, False),
+        ([{"type": "Suspended", "status": "True"}], {}, False),
+        ([], {"deletionTimestamp": "x"}, True),
+    ],
+)
+def test_when_a_job_makes_no_more_pods(conditions: Any, metadata: Any, is_over: bool) -> None:
+    assert pods.has_ended({"status": {"conditions": conditions}, "metadata": metadata}) == is_over
+    assert [pods.is_alive(row(phase)) for phase in ("Pending", "Running", "Failed")] == [1, 1, 0]
+
+
+# --- clusters
+
+
+def nodes(**about: Any) -> clusters.Nodes:
+    return clusters.Nodes(**{"num_nodes": 3, "min_nodes": 1, "disk_gb": 120, **about})
+
+
+def test_a_pool_is_what_was_asked_for() -> None:
+    config = Config(project="p", bucket="b", service_account="w@p", user="ada")
+    made = clusters.pool_body(config, nodes(), Shape("n1-standard-8", 2, "t4"), "pd-ssd")
+    assert (made["name"], made["initialNodeCount"]) == ("t4-x2", 0)
+    assert made["autoscaling"] == {
+        "enabled": True, "locationPolicy": "ANY", "minNodeCount": 1, "maxNodeCount": 3,
+    }  # fmt: skip
+    node = made["config"]
+    assert (node["machineType"], node["diskSizeGb"], node["diskType"]) == (
+        "n1-standard-8", 120, "pd-ssd",
+    )  # fmt: skip
+    assert node["serviceAccount"] == "w@p" and node["kubeletConfig"] == {"singleProcessOomKill": True}
+    assert node["accelerators"] == [
+        {"acceleratorType": T4, "acceleratorCount": "2",
+         "gpuDriverInstallationConfig": {"gpuDriverVersion": "LATEST"}}
+    ]  # fmt: skip
+    assert "taints" not in node and "spot" not in node
+    old = clusters.pool_body(config, nodes(spot=True), Shape("n1-standard-8", 1, "v100"), "pd-ssd")
+    assert old["name"] == "v100-x1-spot" and old["config"]["spot"] is True
+    drivers = old["config"]["accelerators"][0]["gpuDriverInstallationConfig"]
+    assert drivers == {"gpuDriverVersion": "DEFAULT"}
+    assert old["config"]["kubeletConfig"]["shutdownGracePeriodSeconds"] == 120
+    plain = clusters.pool_body(config, nodes(), Shape("n2-standard-4", 0, ""), "pd-ssd")
+    assert plain["name"] == "n2-standard-4"
+    (taint,) = plain["config"]["taints"]
+    assert (taint["key"], taint["effect"]) == ("berg", "NO_SCHEDULE")
+
+
+def test_a_cluster_has_one_small_node_and_is_private_if_machines_are() -> None:
+    config = Config(project="p", bucket="b", user="ada", network="inner")
+    made = clusters.cluster_body(config, "train")
+    assert made["resourceLabels"] == {"berg": "1", "berg-user": "ada"}
+    (system,) = made["nodePools"]
+    assert (system["name"], system["initialNodeCount"]) == ("system", 1)
+    assert system["config"]["machineType"] == "e2-medium" and made["network"] == "inner"
+    assert "networkConfig" not in made and "serviceAccount" not in system["config"]
+    config.no_external_ip = "true"
+    made = clusters.cluster_body(config, "train")
+    assert made["networkConfig"] == {"defaultEnablePrivateNodes": True}
+
+
+def test_a_cluster_is_reached_by_its_name_or_with_its_own_authority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BERG_HOME", str(tmp_path))
+    dns = {"dnsEndpointConfig": {"allowExternalTraffic": True, "endpoint": "x.gke.goog"}}
+    about = {"name": "c", "location": "z", "endpoint": "1.2.3.4", "status": "RUNNING",
+             "masterAuth": {"clusterCaCertificate": base64.b64encode(b"pem").decode()}}  # fmt: skip
+    found = kube.connect(CONFIG, {**about, "controlPlaneEndpointsConfig": dns})
+    assert (found.place, found.url, found.ca) == ("z/c", "https://x.gke.goog", "")
+    dns["dnsEndpointConfig"]["endpoint"] = "x.evil.com"
+    found = kube.connect(CONFIG, {**about, "controlPlaneEndpointsConfig": dns})
+    assert found.url == "https://1.2.3.4" and Path(found.ca).read_bytes() == b"pem"
+    assert Path(found.ca).parent == tmp_path / "clusters"
+    with pytest.raises(BergError, match="the cluster c is PROVISIONING"):
+        kube.connect(CONFIG, {"name": "c", "location": "z", "status": "PROVISIONING"})
+
+
+@pytest.mark.parametrize(
+    ("ending", "returns", "state", "reason"),
+    [
+        (Ending("LOST", "taken", is_loss=True, exit_code=1), True, "SUBMITTED",
+         "taken; waiting for another pod"),
+        (Ending("LOST", "taken", is_loss=True), False, "LOST", "taken"),
+        (Ending("STOPPED", "off"), True, "KILLED", "off"),
+        (Ending("FAILED", "broke"), True, "FAILED", "broke"),
+    ],
+)  # fmt: skip
+def test_how_a_job_in_pods_ends(
+    tmp_path: Path, ending: Ending, returns: bool, state: str, reason: str
+) -> None:
+    run = run_of(None, tmp_path, job_of("in-pods", returns=returns))
+    made = Gke(cluster="train").ended(run, ending)
+    assert (made.state, made.reason) == (state, reason)
+    assert state != "SUBMITTED" or made.exit_code is None
