@@ -29,7 +29,12 @@ def fresh(name: str) -> str:
 
 
 def job_of(name: str, cmd: str = "true", **about: Any) -> Job:
-    about = {"machine_type": "n1-standard-8", "max_seconds": 1000, "created_at": jobs.now(), **about}
+    about = {
+        "machine_type": "n1-standard-8",
+        "max_seconds": 1000,
+        "created_at": jobs.now(),
+        **about,
+    }
     return Job(name, cmd, "proj", CODE, name, **about)
 
 

@@ -2,9 +2,16 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Cloud
+from inside import job_of, plan_of, run_of
+
+from berg import BergError, gce
+from berg.features import flex, spot
+from berg.features.flex import Flex
+from berg.worker import Ending
 
 WAYS = {
     "queued": ["-t", "l4", "--flex"],
@@ -55,3 +62,112 @@ def test_a_reservation_names_its_zone_and_what_it_is_for(cloud: Cloud, project: 
     ]:
         done = cloud.run("run", "--dry-run", *words, "true", cwd=project)
         assert done.code == 1 and reason in done.err, done.err
+
+
+@pytest.mark.parametrize(
+    ("waited", "up", "timeout", "begun", "is_over"),
+    [
+        (1000, 100, 950, False, False),
+        (1000, 100, 850, False, True),
+        (1000, 100, 850, True, False),  # its command runs
+        (1000, 100, 0, False, False),
+    ],
+)
+def test_machines_that_come_too_late_do_not_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    waited: float, up: float, timeout: float, begun: bool, is_over: bool,
+) -> None:  # fmt: skip
+    job = job_of("late")
+    run = run_of(None, tmp_path, job, up=up, begun=begun, monkeypatch=monkeypatch, ago=waited)
+    ending = Flex(flex=True, queue_timeout=timeout).look(run)
+    assert bool(ending) == is_over
+    if ending:
+        assert ending.state == "FAILED" and ending.is_firm and "--queue-timeout" in ending.reason
+
+
+@pytest.mark.parametrize(
+    ("about", "timeout", "create", "queue", "returns"),
+    [
+        ({}, 0, flex.create_queued, "2h", False),
+        ({}, 3 * 3600, flex.create_request, "3h", True),
+        ({"machines": 2}, 0, flex.create_request, "until there is room", True),
+        ({"machines": 2}, 3 * 3600, flex.create_request, "3h", True),
+    ],
+)
+def test_how_machines_wait_in_googles_queue(
+    about: dict[str, Any], timeout: float, create: Any, queue: str, returns: bool
+) -> None:
+    about = {"machine_type": "g2-standard-8", "gpu_type": "l4", "gpus": 1, **about}
+    plan = plan_of(None, job_of("queue", max_seconds=3600, **about))
+    Flex(flex=True, queue_timeout=timeout).change(plan)
+    assert plan.create is create and plan.job.returns == returns
+    assert plan.request["scheduling"]["provisioningModel"] == "FLEX_START"
+    assert plan.request["reservationAffinity"] == {"consumeReservationType": "NO_RESERVATION"}
+    assert plan.rows["Queue"] == queue and ", flex-start" in plan.rows["Machine"]
+
+
+def test_a_job_that_waits_for_capacity_comes_back_and_is_no_spot_machine(tmp_path: Path) -> None:
+    plan = plan_of(None, job_of("patient"))
+    Flex(wait_for_capacity=True).change(plan)
+    assert plan.create is spot.create_group and plan.job.returns
+    assert "provisioningModel" not in plan.request["scheduling"]
+    run = run_of(None, tmp_path, plan.job)
+    lost = Ending("LOST", "taken", 1, is_loss=True)
+    made = Flex(wait_for_capacity=True).ended(run, lost)
+    assert (made.state, made.exit_code) == ("SUBMITTED", None)
+    assert Flex(flex=True).ended(run, lost) is lost
+
+
+def reservation(name: str, kind: str, zone: str, **more: Any) -> dict[str, Any]:
+    counts = {"count": "4", "inUseCount": "1", "instanceProperties": {"machineType": kind}}
+    about = {"name": name, "zone": f"projects/p/zones/{zone}", "specificReservationRequired": True}
+    return {**about, "specificReservation": counts, **more}
+
+
+def reserved(monkeypatch: pytest.MonkeyPatch, text: str, *rows: Any, futures: Any = ()) -> Any:
+    """The plan of a job, where Google has these reservations."""
+    asked = []
+
+    def items(config: Any, path: str, **query: Any) -> list[Any]:
+        asked.append(path)
+        return [*(futures if path.endswith("futureReservations") else rows)]
+
+    monkeypatch.setattr(flex.google, "items", items)
+    plan = plan_of(None, job_of("booked"))
+    Flex(reservation=text).change(plan)
+    return plan, asked
+
+
+def test_a_reservation_of_another_project_or_of_a_calendar(monkeypatch: pytest.MonkeyPatch) -> None:
+    n1 = "n1-standard-8"
+    other, ours = reservation("a", "a2-highgpu-1g", "z-b"), reservation("a", n1, "z-c")
+    plan, asked = reserved(monkeypatch, "projects/owner/reservations/a", other, ours, {"name": "b"})
+    assert "/projects/owner/aggregated/reservations" in asked[0]
+    assert plan.request["reservationAffinity"] == {
+        "consumeReservationType": "SPECIFIC_RESERVATION",
+        "key": "compute.googleapis.com/reservation-name",
+        "values": ["projects/owner/reservations/a"],
+    }
+    assert plan.zones == ["z-c"] and plan.rows["Zones"] == "z-c"
+    assert plan.rows["Reservation"] == "a, 3 of 4 machines free"
+    assert "provisioningModel" not in plan.request["scheduling"] and plan.create is gce.create
+    made = {"autoCreatedReservations": ["x/zones/z-c/reservations/a"]}
+    calendar = [{"reservationMode": "CALENDAR", "status": made}]
+    for row, futures, is_bound in [
+        ({**ours, "deploymentType": "DENSE"}, [], True),
+        ({**ours, "deleteAtTime": "x"}, calendar, True),
+        ({**ours, "deleteAtTime": "x"}, [{**calendar[0], "reservationMode": "DEFAULT"}], False),
+        ({**reservation("b", n1, "z-c"), "deleteAtTime": "x"}, calendar, False),
+    ]:
+        plan, _ = reserved(monkeypatch, row["name"], row, futures=futures)
+        model = plan.request["scheduling"].get("provisioningModel")
+        assert (model == "RESERVATION_BOUND") == is_bound, (row, futures)
+        assert plan.request["reservationAffinity"]["values"] == [row["name"]]
+    anyones = {**ours, "specificReservationRequired": False}
+    for text, row, says in [
+        ("a", anyones, "Leave out --reservation"),
+        ("Bad_Name", ours, "give NAME"),
+        ("c", ours, "There are: a"),
+    ]:
+        with pytest.raises(BergError, match=says):
+            reserved(monkeypatch, text, row)

@@ -7,8 +7,18 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from conftest import BERG, Cloud, until
+from inside import ALONE, job_of, plan_of, run_of, state_of
+
+from berg import BergError, boot, gce
+from berg.features import keep
+from berg.features.data import Data
+from berg.features.iap import Iap
+from berg.features.keep import Keep, On
+from berg.job import Job
+from berg.worker import Ending
 
 
 def shown(cloud: Cloud, name: str) -> dict[str, Any]:
@@ -129,3 +139,122 @@ def test_a_job_on_a_machine_needs_no_other_kind_in_its_region(cloud: Cloud, proj
     done = cloud.run(*dry, "--tpu", "v6e-1", "true", cwd=project)
     assert done.code == 1 and "the options of Tpu" in done.err, done.err
     assert cloud.run("kill", "-y", "--now", "away1").code == 0
+
+
+@pytest.mark.parametrize(
+    ("ending", "left", "seconds"),
+    [
+        (Ending("SUCCEEDED"), 9000, 600),
+        (Ending("FAILED"), 9000, 1200),
+        (Ending("KILLED"), 9000, 0),
+        (Ending("FAILED", is_firm=True), 9000, 0),
+        (Ending("FAILED", is_loss=True), 9000, 0),
+        (Ending("SUCCEEDED"), 360, 300),  # Google ends it then
+        (Ending("FAILED"), 30, 0),
+    ],
+)
+def test_how_long_a_machine_waits(
+    tmp_path: Path, ending: Ending, left: int, seconds: float
+) -> None:
+    job = job_of("waits", max_seconds=left)
+    both = Keep(keep_warm=600, keep_failed=1200)
+    run = run_of(None, tmp_path, job, features=[On(), both])
+    assert keep.waits(run, ending) == pytest.approx(seconds, abs=2)
+    run.features = [Keep(keep_warm=600)]
+    assert keep.waits(run, ending) == pytest.approx(min(seconds, 600), abs=2)
+    run.features = [On()]
+    assert keep.waits(run, ending) == 0
+    if ending.state == "SUCCEEDED":
+        run.features = [Keep(keep_failed=1200)]
+        assert keep.waits(run, ending) == 0
+
+
+def box(**about: Any) -> gce.Instance:
+    about = {"status": "RUNNING", "job": "host", **about}
+    return gce.Instance("host", "us-central1-a", **about)
+
+
+WARM = {"kept_until": "2100-01-01T00:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("job", "state", "about", "machines", "says"),
+    [
+        (job_of("host", cmd="", user="ada"), "RUNNING", {}, [box()], ""),
+        (job_of("host", user="ada"), "SUCCEEDED", WARM, [box()], ""),
+        (job_of("host", user="ada"), "FAILED", WARM, [box()], ""),
+        (job_of("host", cmd="", user="bob"), "RUNNING", {}, [box()], "it is bob's"),
+        (job_of("host", user="ada", machines=2), "FAILED", WARM, [box()], "has 2 machines"),
+        (job_of("host", cmd="", user="ada"), "STOPPED", {}, [box()], "berg start host"),
+        (job_of("host", cmd="", user="ada"), "STARTING", {}, [box()], "it is STARTING"),
+        (job_of("host", user="ada"), "RUNNING", {}, [box()], "its machine is its own"),
+        (job_of("host", user="ada"), "FAILED", {}, [box()], "no machine that waits"),
+        (job_of("host", user="ada"), "FAILED", {"kept_until": "2020-01-01T00:00:00Z"}, [box()],
+         "no machine that waits"),
+        (job_of("host", user="ada"), "FAILED", WARM, [], "no machine that waits"),
+        (job_of("host", cmd="", user="ada"), "RUNNING", {}, [box(status="STOPPING")],
+         "its machine is STOPPING"),
+    ],
+)  # fmt: skip
+def test_which_machines_take_a_job(
+    job: Job, state: str, about: Any, machines: Any, says: str
+) -> None:
+    said = keep.obstacle(ALONE, state_of(job, state, **about), job, machines)
+    assert says in said and bool(says) == bool(said), said
+
+
+def test_what_a_machine_can_wait_for_is_said_or_refused(cloud: Cloud, project: Path) -> None:
+    dry = ["-g", "0", "--dry-run"]
+    words = ["--keep-warm", "30m", "--keep-failed", "3h"]
+    done = cloud.run("run", *dry, *words, "true", cwd=project)
+    waits = "Waits    30m after the job, 3h after a failure, within the limit; that costs as much"
+    assert waits in done.out, done.out + done.err
+    for words, reason in [
+        (["run", "--keep-warm", "8d", "true"], "at most 7d"),
+        (["run", "--keep-failed", "8d", "true"], "at most 7d"),
+        (["run", "--keep-warm", "1h", "--grid", "x=1,2", "true {x}"], "machines of a sweep"),
+        (["devbox", "--keep-warm", "1h"], "a devbox waits anyway"),
+        (["devbox", "--keep-failed", "1h"], "a devbox waits anyway"),
+        (["run", "--share", "true"], "Add: --on NAME"),
+        (["run", "--on", "nosuch", "true"], "nosuch"),
+    ]:
+        done = cloud.run(*words, *dry, cwd=project)
+        assert done.code == 1 and reason in done.err, (words, done.err)
+
+
+@pytest.mark.parametrize(
+    ("about", "features", "says"),
+    [
+        ({}, [], ""),
+        ({"cmd": ""}, [], "a devbox has a machine of its own"),
+        ({"machines": 2}, [], "Leave out -m"),
+        ({"rows": [{"x": "1"}]}, [], "Leave out rows"),
+        ({}, [Keep(keep_warm=60)], "Leave out the options of Keep"),
+        ({}, [Data(mount=["mnist"])], "Leave out --mount"),
+        ({}, [Data(data=["mnist"]), Iap()], ""),  # what nobody asked for is left out in silence
+        ({}, [Iap(no_external_ip=True)], "Leave out the options of Iap"),
+    ],
+)
+def test_what_a_machine_that_is_there_does_not_have(about: Any, features: Any, says: str) -> None:
+    plan = plan_of(None, job_of("guest", **about), features)
+    with click.Context(click.Command("run")):
+        if says:
+            with pytest.raises(BergError, match=says):
+                On(on="host").check(plan)
+        else:
+            On(on="host").check(plan)
+            assert [type(each).__name__ for each in plan.features] == ["Data"] * bool(features)
+
+
+def test_what_was_not_saved_stays_on_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boot, "BERG", tmp_path / "berg")
+    (tmp_path / "berg").mkdir()
+    for is_guest, missing in ((False, {"a": "x"}), (True, {}), (True, {"a": "x"})):
+        monkeypatch.setattr(boot, "IS_GUEST", is_guest)
+        run = run_of(None, tmp_path, job_of("left-there"), missing=missing)
+        On(on="host").ended(run, Ending("FAILED"))
+        is_kept = is_guest and bool(missing)
+        assert (tmp_path / "berg/unsaved").exists() == is_kept
+        assert ("stays on host" in (run.log.read_text() if run.log.exists() else "")) == is_kept

@@ -152,7 +152,9 @@ def test_secrets_of_a_pod_are_mounted_for_root_alone_and_go_with_its_job() -> No
     spec = job["spec"]["template"]["spec"]
     (volume,) = [row for row in spec["volumes"] if row["name"] == "berg-secrets"]
     assert volume["secret"]["defaultMode"] == 0o400 and job["spec"]["ttlSecondsAfterFinished"] == 60
-    (mount,) = [row for row in spec["containers"][0]["volumeMounts"] if row["name"] == volume["name"]]
+    (mount,) = [
+        row for row in spec["containers"][0]["volumeMounts"] if row["name"] == volume["name"]
+    ]
     assert mount["mountPath"] == "/etc/berg/secrets" and mount["readOnly"]
     job["metadata"]["uid"] = "u-1"
     secret = pods.secret(job, {"TOKEN": "x"})
@@ -228,7 +230,11 @@ def row(phase: str, node: str = "", **more: Any) -> dict[str, Any]:
              "ownerReferences": [{"name": "job1", "uid": "u-1"}]}  # fmt: skip
     about |= more.pop("metadata", {})
     spec = {"nodeName": node} if node else {}
-    return {"metadata": about, "spec": spec, "status": {"phase": phase, "podIP": "10.4.0.1", **more}}
+    return {
+        "metadata": about,
+        "spec": spec,
+        "status": {"phase": phase, "podIP": "10.4.0.1", **more},
+    }
 
 
 def event(reason: str, at: str, uid: str = "u-9") -> dict[str, Any]:
@@ -246,7 +252,11 @@ CREATING = [{"state": {"waiting": {"reason": "ContainerCreating"}}}]
         (row("Running", "node-1"), "RUNNING", ""),
         (row("Running", "node-1", metadata={"deletionTimestamp": "x"}), "STOPPING", ""),
         (row("Pending", "node-1"), "STAGING", "its node node-1 pulls the image"),
-        (row("Pending", "node-1", containerStatuses=WAITING), "STAGING", "ErrImagePull: no such image"),
+        (
+            row("Pending", "node-1", containerStatuses=WAITING),
+            "STAGING",
+            "ErrImagePull: no such image",
+        ),
         (row("Pending", "n", containerStatuses=CREATING), "STAGING", "its node n pulls the image"),
         (row("Pending"), "PROVISIONING", "waits for a node: NotTriggerScaleUp said 2 twice"),
     ],
@@ -303,7 +313,9 @@ def test_a_pool_is_what_was_asked_for() -> None:
     assert (node["machineType"], node["diskSizeGb"], node["diskType"]) == (
         "n1-standard-8", 120, "pd-ssd",
     )  # fmt: skip
-    assert node["serviceAccount"] == "w@p" and node["kubeletConfig"] == {"singleProcessOomKill": True}
+    assert node["serviceAccount"] == "w@p" and node["kubeletConfig"] == {
+        "singleProcessOomKill": True
+    }
     assert node["accelerators"] == [
         {"acceleratorType": T4, "acceleratorCount": "2",
          "gpuDriverInstallationConfig": {"gpuDriverVersion": "LATEST"}}

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 from conftest import Cloud, until
+from inside import job_of, plan_of, run_of
 
 from berg import BergError
 from berg.features import tpu
 from berg.job import FINAL
+from berg.worker import Ending
 
 WORKER = "python3 -c 'import os; print(*[os.environ[n] for n in \"TPU_WORKER_ID BERG_NODE_RANK MASTER_ADDR TPU_WORKER_HOSTNAMES\".split()])'"
 
@@ -159,3 +161,110 @@ def test_the_loss_of_the_first_machine_is_said_by_the_next_and_the_group_goes(
     last = state(cloud, "headless")
     assert last["state"] == "FAILED" and "headless-0 was lost" in last["reason"], last
     until(lambda: "headless" not in groups(cloud) and not machines(cloud, "headless"))
+
+
+@pytest.mark.parametrize(
+    ("text", "features", "about", "says"),
+    [
+        ("v6e-1", [], {}, ["v6e-1x1, 1 chips"]),
+        ("v6e-4x4", [], {}, ["16 chips: 4 machines together; none is made again"]),
+        ("v5p-8x8x12", [], {}, ["Google's table has no 8x8x12"]),
+        ("tpu7x-2x2x1", ["Spot"], {}, ["tpu7x so only to projects it let in"]),
+        ("tpu7x-2x2x1", ["Flex"], {}, ["tpu7x so only to projects it let in"]),
+        ("v6e-2x4", [], {"cmd": ""}, ["they cannot be switched off"]),
+    ],
+)
+def test_the_plan_says_what_tpus_mean(
+    text: str, features: list[str], about: dict[str, Any], says: list[str]
+) -> None:
+    wanted = tpu.parse(text)
+    features_ = {name: {} for name in features}
+    about = {"machine_type": wanted.machine_type, "machines": wanted.hosts, **about}
+    plan = plan_of(None, job_of("tpus", features=features_, **about))
+    tpu.Tpu(tpu=text).change(plan)
+    phrases = ["machines together", "has no", "let in", "switched off"]
+    told = plan.rows["TPUs"]
+    assert all(part in told for part in says), told
+    assert all((each in told) == any(each in part for part in says) for each in phrases[1:]), told
+    assert plan.create is tpu.create and plan.job.gpu_type == text
+    scheduling, interface = plan.request["scheduling"], plan.request["networkInterfaces"][0]
+    assert scheduling["onHostMaintenance"] == "TERMINATE" and interface["nicType"] == "GVNIC"
+    disk = "pd-balanced" if text[:3] == "v5p" else "hyperdisk-balanced"
+    assert plan.request["disks"][0]["initializeParams"]["diskType"] == disk
+    assert "advancedMachineFeatures" not in plan.request
+    is_box = about.get("cmd") == ""
+    assert (plan.request["labels"]["berg-kind"] == "job") and (
+        scheduling["instanceTerminationAction"] == "DELETE"
+    ), is_box
+
+
+def test_eight_chips_of_one_machine_have_a_thread_for_each_core() -> None:
+    plan = plan_of(None, job_of("eight", machine_type=tpu.EIGHT))
+    tpu.Tpu(tpu=tpu.EIGHT).change(plan)
+    assert plan.request["advancedMachineFeatures"] == {"threadsPerCore": 1}
+    assert "machines together" not in plan.rows["TPUs"] and "no 2x4" not in plan.rows["TPUs"]
+
+
+@pytest.mark.parametrize(
+    ("text", "feature", "options", "says"),
+    [
+        ("v6e-1", "Flex", {"queue_timeout": 60.0}, "no --queue-timeout"),
+        ("v6e-1", "Flex", {"wait_for_capacity": True}, "no --wait-for-capacity"),
+        ("v6e-1", "Ssd", {"local_ssd": 1}, "no --local-ssd"),
+        ("v6e-2x4", "Flex", {"reservation": "ours"}, "no --reservation"),
+        ("v6e-1", "Flex", {"reservation": "ours"}, ""),
+        ("v6e-2x4", "Flex", {"flex": True}, ""),
+    ],
+)
+def test_what_tpus_do_not_have(text: str, feature: str, options: Any, says: str) -> None:
+    wanted = tpu.parse(text)
+    about = {"machine_type": wanted.machine_type, "features": {feature: options}}
+    plan = plan_of(None, job_of("without", **about))
+    if says:
+        with pytest.raises(BergError, match=says):
+            tpu.Tpu(tpu=text).change(plan)
+    else:
+        tpu.Tpu(tpu=text).change(plan)
+
+
+@pytest.mark.parametrize(
+    ("text", "topology"),
+    [("v6e-8", "2x4"), ("v5p-4x4x4", "4x4x4"), ("v5p-12x12x16", "12x12x16"), ("v6e-4", "2x2")],
+)
+def test_topologies(text: str, topology: str) -> None:
+    assert (tpu.parse(text).topology, tpu.parse(text).name) == (topology, f"{text[:3]}-{topology}")
+
+
+@pytest.mark.parametrize("text", ["v5p-4x4x6", "v5p-16x8x4", "v6e-12x12x12", "v5p-8"])
+def test_topologies_that_google_has_not(text: str) -> None:
+    with pytest.raises(BergError):
+        tpu.parse(text)
+
+
+def test_a_slice_that_is_off_has_ended_and_one_machine_has_not(tmp_path: Path) -> None:
+    for machines, state_ in ((2, "FAILED"), (1, "STOPPED")):
+        run = run_of(None, tmp_path, job_of("off", machines=machines))
+        assert tpu.Tpu().ended(run, Ending("STOPPED", "off")).state == state_
+        assert tpu.Tpu().ended(run, Ending("SUCCEEDED")).state == "SUCCEEDED"
+
+
+def test_the_first_worker_of_a_slice_is_the_master_unless_the_user_says_so(tmp_path: Path) -> None:
+    job = job_of("order", machines=3, env={"MASTER_ADDR": "mine"})
+    run = run_of(None, tmp_path, job, rank=2)
+    run.addresses, run.variables = ["a", "b", "c"], {"BERG_NODE_RANK": "2", "LR": "1"}
+    run.peers.records = {0: {"worker": 2}, 1: {"worker": 0}, 2: {"worker": 1}}
+    with tpu.Tpu().around(run):
+        assert run.variables == {
+            "TPU_WORKER_ID": "1", "BERG_NODE_RANK": "1", "PET_NODE_RANK": "1", "LR": "1",
+            "TPU_WORKER_HOSTNAMES": "b,c,a", "BERG_HOSTS": "b,c,a",
+            "MASTER_ADDR": "mine", "PET_MASTER_ADDR": "b",
+        }  # fmt: skip
+        assert run.container == ["--privileged"]
+    run.peers.records[1] = {"worker": 2}
+    with pytest.raises(BergError, match="not the workers of one slice"), tpu.Tpu().around(run):
+        pass
+
+
+def test_no_room_for_tpus_may_be_called_an_internal_error() -> None:
+    assert tpu.meant("INTERNAL_ERROR", "x").reason == tpu.NO_ROOM
+    assert tpu.meant("QUOTA_EXCEEDED", "x").reason == "QUOTA_EXCEEDED"
