@@ -4,9 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
+import pytest
 from conftest import Cloud
+from inside import job_of, plan_of, run_of, state_of
 
+from berg import BergError
 from berg import job as jobs
+from berg.features import cost
+from berg.features.cost import MaxCost, Price
 from berg.job import State
 
 BIG = ["run", "-g", "0", "-c", "96"]  # $4.58 an hour
@@ -99,3 +105,89 @@ def test_a_job_costs_while_its_machines_work() -> None:
         state.seconds_before = 7200.0
         assert state.usd == round(6.0 * (hours + 2), 4)
     assert State("x").usd is None
+
+
+@pytest.mark.parametrize(
+    ("limit", "ago", "about", "rank", "is_over"),
+    [
+        (10.0, 700, {}, 0, True),  # a cent a second, and 200 seconds for its results
+        (10.0, 500, {}, 0, False),
+        (10.0, 700, {}, 1, False),
+        (10.0, 700, {"seconds_before": 0.0}, 0, False),  # Google's limit ends its first attempt
+        (10.0, 700, {"rate": None}, 0, False),
+        (0.0, 700, {}, 0, False),
+    ],
+)
+def test_attempts_together_cost_no_more_than_was_allowed(
+    tmp_path: Path, limit: float, ago: float, about: Any, rank: int, is_over: bool
+) -> None:
+    job = job_of("attempts", machines=2)
+    about = {"seconds_before": 200.0, "rate": 18.0, "machines": 2, **about}
+    run = run_of(None, tmp_path, job, rank=rank, ago=ago, **about)
+    ending = MaxCost(max_cost=limit).look(run)
+    assert bool(ending) == is_over
+    if ending:
+        assert (ending.state, ending.is_firm, ending.seconds) == ("FAILED", True, 200)
+        assert "--max-cost allows ($10)" in ending.reason
+
+
+def test_a_resumed_job_has_what_its_attempts_left_of_its_limit() -> None:
+    job = job_of("left", returns=True, features={"MaxCost": {"max_cost": 10.0}})
+    ended = state_of(job, "FAILED", rate=36.0, seconds_before=600.0)
+    plan = plan_of(None, job, ended=ended)
+    plan.usd_per_hour = 36.0
+    with click.Context(click.Command("run")):
+        MaxCost(max_cost=10.0).change(plan)
+        Price().change(plan)
+        assert plan.seconds == 400 and job.max_seconds == 1000
+        assert (
+            "6m, then Google deletes the machine (max-cost of the job's record)"
+            in plan.rows["Limit"]
+        )
+        assert (
+            plan.rows["Price"]
+            == "$36.00 an hour, at most $4.00 in 6m for each attempt, $10.00 for all"
+        )
+        ended.seconds_before = 989.5
+        with pytest.raises(BergError, match="spent after 10 seconds"):
+            MaxCost(max_cost=10.0).change(plan_of_price(job, ended, 36.0))
+        ended.seconds_before = 2000.0
+        with pytest.raises(BergError, match="spent after 0 seconds"):
+            MaxCost(max_cost=10.0).change(plan_of_price(job, ended, 36.0))
+        free = plan_of_price(job, ended, 0.0)
+        MaxCost(max_cost=10.0).change(free)
+        assert free.seconds == 1000
+
+
+def plan_of_price(job: Any, ended: State | None, usd_per_hour: float | None) -> Any:
+    plan = plan_of(None, job, ended=ended)
+    plan.usd_per_hour = usd_per_hour
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "seconds", "found"),
+    [
+        ("", 5000, 300, 300),
+        ("", 5000, 299, None),
+        ("", 200, 250, 200),  # all that was asked for
+        ("", 200, 150, None),
+        ("FLEX_START", 5000, 599, None),
+        ("FLEX_START", 5000, 600.9, 600),
+        ("SPOT", 5000, 9000, 5000),
+    ],
+)
+def test_a_limit_leaves_a_machine_that_is_worth_a_start(
+    model: str, asked: int, seconds: float, found: int | None
+) -> None:
+    plan = plan_of(None, job_of("worth", max_seconds=asked))
+    plan.request["scheduling"]["provisioningModel"] = model
+    assert cost.shorten(plan, seconds, "budget") == (found is not None)
+    assert (plan.seconds, plan.job.max_seconds) == (found or asked,) * 2
+
+
+def test_a_price_that_is_not_known_is_said() -> None:
+    plan = plan_of_price(job_of("unknown"), None, None)
+    with click.Context(click.Command("run")):
+        Price().change(plan)
+    assert plan.rows["Price"].startswith("unknown") and "unknown sum" in plan.questions[0]

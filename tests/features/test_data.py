@@ -6,11 +6,15 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import gcsfuse
 import pytest
 from conftest import Cloud, commit
+from inside import job_of, run_of
+
+from berg import BergError
+from berg.features import data
 
 
 @pytest.fixture
@@ -111,3 +115,142 @@ def test_a_file_that_changes_is_sent_whole_or_named(cloud: Cloud, tmp_path: Path
     content = cloud.read("data/moving/file")
     assert len({*content}) <= 1, "it is a mixture"
     cloud.run("data", "rm", "moving", "-y")
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "place"),
+    [
+        ("mnist", "mnist", "/root/data/mnist"),
+        ("mnist:/opt/x", "mnist", "/opt/x"),
+        ("mnist:/root/code/proj/data", "mnist", "/root/code/proj/data"),
+        ("gs://b/c/d/", "gs://b/c/d", "/root/data/d"),
+        ("gs://b/c:/mnt/c", "gs://b/c", "/mnt/c"),
+        ("mnist:data", "", "is no full path"),
+        ("mnist:/opt/../etc", "", "is no full path"),
+        ("mnist:/", "", "is no full path"),
+        ("mnist:/root", "", "files of others"),
+        ("mnist:/root/code", "", "files of others"),
+        ("mnist:/root/berg/x", "", "files of others"),
+        ("mnist:/root/bergs", "mnist", "/root/bergs"),
+        ("mnist:/usr/share/x", "mnist", "/usr/share/x"),  # of a copy alone
+    ],
+)
+def test_where_a_data_set_comes_to(text: str, name: str, place: str) -> None:
+    if not name:
+        with pytest.raises(BergError, match=place):
+            data.wanted(text)
+        return
+    assert data.wanted(text) == (name, PurePosixPath(place))
+    hides = place.startswith(("/usr", "/root/code"))
+    if place.startswith("/usr"):
+        with pytest.raises(BergError, match="files of others"):
+            data.wanted(text, is_mount=True)
+    assert hides or data.wanted(text, is_mount=True)[0] == name
+
+
+def test_a_mount_hides_no_repository() -> None:
+    with pytest.raises(BergError, match="files of others"):
+        data.wanted("mnist:/root/code/proj", is_mount=True)
+
+
+@pytest.mark.parametrize(
+    ("size", "says"),
+    [
+        (999, "999 bytes"),
+        (1000, "1 kB"),
+        (1_500_000, "1.5 MB"),
+        (2.5e9, "2.5 GB"),
+        (3e12, "3,000.0 GB"),
+    ],
+)
+def test_sizes_in_words(size: float, says: str) -> None:
+    assert data.in_words(size) == says
+
+
+def test_which_files_are_data(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    (folder / "sub").mkdir(parents=True)
+    for name in ("a", ".hidden", ".DS_Store", "sub/.DS_Store", "sub/b", "line\nbreak"):
+        (folder / name).write_text(name)
+    (folder / "u\u0308").write_text("as macOS writes it")
+    (folder / "folder").symlink_to("sub")
+    (folder / "same").symlink_to("a")
+    os.mkfifo(folder / "pipe")
+    files, left = data.walk(folder, "data/x/", False)
+    assert {*files} == {f"data/x/{name}" for name in ("a", ".hidden", "sub/b", "same", "\u00fc")}
+    assert left == {
+        ".DS_Store": "macOS' own", "sub/.DS_Store": "macOS' own", "folder": "a link to a folder",
+        "pipe": "no regular file", "line\nbreak": "its name has a line break",
+    }  # fmt: skip
+    assert data.walk(folder / "a", "data/x/", False) == ({"data/x/a": folder / "a"}, {})
+
+
+def test_a_data_set_is_listed_and_deleted_as_was_asked(
+    cloud: Cloud, tmp_path: Path, project: Path
+) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set/a").write_text("one\n")
+    (tmp_path / "set/b").write_text("b" * 1200)
+    push = ["data", "push", str(tmp_path / "set"), "listed"]
+    done = cloud.run(*push)
+    address = f"gs://{cloud.config.bucket}/data/listed/"
+    assert done.out == f"{address}\n" and "Sent 2 of 2 files, 1.2 kB" in done.err, done.err
+    (tmp_path / "set/b").unlink()
+    said = json.loads(cloud.run(*push, "--json").out)
+    assert (said["data"], said["files"], said["sent"]) == (address, 1, 0)
+    done = cloud.run(*push)
+    assert "has 1 files that are not in" in done.err and cloud.read("data/listed/b"), done.err
+    asked = cloud.run(*push, "--delete")
+    assert asked.code == 1 and "-y" in asked.err and cloud.read("data/listed/b"), asked.err
+    rows = json.loads(cloud.run("data", "ls", "listed", "--json").out)
+    assert rows == [{"path": "a", "bytes": 4}, {"path": "b", "bytes": 1200}]
+    (line,) = [row for row in cloud.run("data", "ls").out.splitlines() if row.startswith("listed ")]
+    assert line.split()[1:4] == ["2", "1.2", "kB"], line
+    done = cloud.run("data", "pull", "listed", str(tmp_path / "back"), "--json")
+    assert json.loads(done.out) == {"folder": str(tmp_path / "back"), "files": 2, "fetched": 2}
+    (tmp_path / "back/a").write_text("mine")
+    cloud.bucket.write("data/listed/a", b"two\n")
+    done = cloud.run("data", "pull", "listed", str(tmp_path / "back"))
+    assert "your version is now a.~1~" in done.err and "1 of 2 files new" in done.err, done.err
+    plan = ["run", "-g", "0", "--dry-run", "--data", "listed", "true"]
+    done = cloud.run(*plan, cwd=project)
+    assert "listed: 2 files, 1.2 kB, at /root/data/listed\n" in done.out, done.out
+    done = cloud.run(*plan, "--disk-gb", "10", cwd=project)
+    assert done.code == 1 and "the disk 10. Give a larger one: --disk-gb" in done.err, done.err
+    refused = cloud.run("data", "rm", "listed")
+    assert refused.code == 1 and "2 files, 1.2 kB?" in refused.err and cloud.read("data/listed/a")
+    assert cloud.run("data", "rm", "listed", "-y").code == 0 and not cloud.names("data/listed/")
+    for words, says in [
+        (["rm", "listed", "-y"], "there is nothing in"),
+        (["push", str(tmp_path / "none"), "listed"], "does not exist"),
+        (["push", str(tmp_path / "empty"), "listed"], "no files to send"),
+        (["ls", "gs://bucket"], "names no folder"),
+    ]:
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        done = cloud.run("data", *words)
+        assert done.code == 1 and says in done.err, (words, done.err)
+
+
+def test_a_machine_downloads_what_it_lacks_and_no_file_elsewhere(
+    cloud: Cloud, tmp_path: Path
+) -> None:
+    for name in ("a", "sub/b", "folder/"):
+        cloud.bucket.write(f"data/brought/{name}", name.encode())
+    run, place = run_of(cloud, tmp_path, job_of("brings")), tmp_path / "place"
+    counted = {"brought": data.count(cloud.config, "brought", is_mount=False)}
+    assert counted["brought"]["files"] == 3 and counted["brought"]["bytes"] == 13
+    items = [item for item in data.listed(cloud.config, "brought") if item.name[-1] != "/"]
+    counted["brought"]["checksum"] = data.fingerprint(reversed(items))
+    data.bring(run, "brought", PurePosixPath(place), counted)
+    assert (place / "a").read_text() == "a" and (place / "sub/b").read_text() == "sub/b"
+    assert "changed since" not in run.log.read_text() and "2 files, 6 bytes" in run.log.read_text()
+    before = (place / "a").stat().st_ino
+    (place / "sub/b").write_text("sub/x")
+    cloud.bucket.write("data/brought/c", b"new")
+    data.bring(run, "brought", PurePosixPath(place), counted)
+    assert (place / "a").stat().st_ino == before and (place / "sub/b").read_text() == "sub/b"
+    assert "brought changed since the job was submitted" in run.log.read_text()
+    cloud.bucket.write("data/brought/../up", b"out")
+    with pytest.raises(BergError, match="cannot be the name of a file"):
+        data.bring(run, "brought", PurePosixPath(place), counted)
+    assert not (tmp_path / "up").exists()

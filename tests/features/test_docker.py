@@ -6,12 +6,15 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import docker
 import pytest
 from conftest import Cloud, commit, until
+from inside import job_of, plan_of, run_of
 
 from berg import google
+from berg.features import docker as features_docker
 
 TRAIN = """\
 import os, signal, sys, time
@@ -102,3 +105,75 @@ def test_docker_has_the_options_that_it_is_given() -> None:
     source = Path(docker.__file__).parents[1] / "berg/features/docker.py"
     given = re.findall(r'"(--[a-z-]+)', source.read_text().partition("def words")[2])
     assert {*given} <= {*re.findall(r"--[a-z-]+", shown)}
+
+
+@pytest.mark.parametrize(
+    ("about", "group", "given", "missing"),
+    [
+        ({}, None, ["--init", "--env=TINI_KILL_PROCESS_GROUP=1"], ["--gpus", "--cgroup-parent"]),
+        ({"gpus": 2, "gpu_type": "t4"}, None, ["--gpus=all"], []),
+        ({}, features_docker.CGROUPS / "a/berg-x",
+         ["--cgroup-parent=/a/berg-x", "--sig-proxy=false"], ["--init"]),
+    ],
+)  # fmt: skip
+def test_what_a_container_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    about: Any, group: Path | None, given: list[str], missing: list[str],
+) -> None:  # fmt: skip
+    if group:
+        monkeypatch.setattr(features_docker, "CGROUPS", tmp_path)
+        (tmp_path / "cgroup.controllers").touch()
+        group = tmp_path / group.relative_to("/sys/fs/cgroup")
+    job = job_of("given", "python t.py", env={"PATH_TO": "1", "HOME": "/h"}, **about)
+    run = run_of(None, tmp_path, job)
+    run.command.group = group
+    run.words = ["bash", "-o", "pipefail", "-c", "python t.py"]
+    run.variables = {"LR": "secret value", "PATH": "/x", "VIRTUAL_ENV": "/v", "HOME": "/root",
+                     "LD_LIBRARY_PATH": "/usr/local/my lib"}  # fmt: skip
+    run.folders, run.container = [Path("/opt/mnist"), Path("/root/data")], ["--device=/dev/x"]
+    made = features_docker.words(run, "python:3.12")
+    assert made[:4] == ["docker", "run", "--rm", "--pull=never"]
+    options, rest = made[: made.index("python:3.12")], made[made.index("python:3.12") + 1 :]
+    assert {*given, "--network=host", "--ipc=host", "--device=/dev/x"} <= {*options}
+    assert not [each for each in options for name in missing if each.startswith(name)]
+    assert "--entrypoint=bash" in options and "--workdir=/root/code/proj" in options
+    assert [each for each in options if each.startswith("--env=") and "TINI" not in each] == [
+        "--env=HOME", "--env=LR", "--env=PATH_TO",  # names alone; of the image's own the user's
+    ]  # fmt: skip
+    folders = [each.split("=")[1].split(":")[0] for each in options if "--volume" in each]
+    assert folders == [
+        "/root/code", "/root/berg_results", "/root/data", "/root/scratch", "/opt/mnist",
+    ]  # fmt: skip
+    assert rest[:3] == ["-o", "pipefail", "-c"]
+    lines = rest[3].splitlines()
+    assert lines[0].startswith("export LD_LIBRARY_PATH='/usr/local/my lib'${LD_LIBRARY_PATH:+:")
+    assert lines[1:] == ["trap 'exit 143' TERM", "python t.py"]
+    assert "secret value" not in run.log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("image", "is_one"),
+    [
+        ("python:3.12", True), ("ghcr.io/a/b-c:v1", True), ("localhost:5000/x", True),
+        (f"a@sha256:{'0' * 64}", True), (f"a@sha256:{'0' * 63}", False), ("Python", False),
+        ("--privileged", False), ("a b", False), ("", False),
+    ],
+)  # fmt: skip
+def test_what_can_be_an_image(image: str, is_one: bool) -> None:
+    assert bool(features_docker.IMAGE.fullmatch(image)) == is_one
+
+
+def test_a_registry_is_asked_for_the_digest_of_a_tag(cloud: Cloud, tmp_path: Path) -> None:
+    repository = "/artifactregistry/v1/projects/berg-local/locations/us-central1/repositories"
+    cloud.call("POST", f"{repository}?repositoryId=tags", {"format": "DOCKER"})
+    host, name = cloud.config.endpoint.removeprefix("http://"), "berg-local/tags/trainer"
+    latest, dev = (push(cloud, f"{name}:{tag}", tag) for tag in ("latest", "dev.1"))
+    plan = plan_of(cloud, job_of("tags"))
+    for tag, digest in {"": latest, ":dev.1": dev}.items():
+        image = f"{host}/{name}{tag}"
+        assert features_docker.pinned(plan, image) == f"{image}@{digest}"
+    assert "Careful" not in plan.rows
+    image = f"{host}/{name}:none"
+    assert features_docker.pinned(plan, image) == image
+    assert "as its tag is then" in plan.rows["Careful"] and "404" in plan.rows["Careful"]
+    assert features_docker.pinned(plan, "ghcr.io/a/b") == "ghcr.io/a/b"

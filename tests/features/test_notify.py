@@ -10,8 +10,12 @@ from typing import Any
 
 import pytest
 from conftest import Cloud
+from inside import fresh, job_of, run_of
 
+from berg import BergError
+from berg.features import notify, secrets
 from berg.features.notify import body_for
+from berg.worker import Ending
 
 
 class Webhook:
@@ -103,3 +107,89 @@ def test_what_is_no_webhook_is_refused(cloud: Cloud, project: Path) -> None:
 )
 def test_a_service_gets_the_fields_that_it_takes(host: str, body: dict[str, str]) -> None:
     assert body_for(host, "done", {"job": "a"}) == body
+
+
+@pytest.mark.parametrize(
+    ("answers", "asked", "says"),
+    [
+        ([], 1, ""),
+        ([204], 1, ""),
+        ([503, 429], 3, ""),
+        ([503, 503, 503], 3, "it answered 503"),
+        ([404], 1, "it answered 404"),
+        ([302], 1, "it answered 302"),  # wherever that leads
+    ],
+)
+def test_a_webhook_is_asked_again_while_it_is_busy(
+    hook: Webhook, monkeypatch: pytest.MonkeyPatch, answers: list[int], asked: int, says: str
+) -> None:
+    monkeypatch.setattr(notify, "PAUSES", (0, 0, 0))
+    hook.answers = answers
+    assert notify.post(hook.url, "done", {"job": "a"}) == says
+    assert hook.told == [(f"/services/{hook.secret}", {"text": "done", "job": "a"})] * asked
+
+
+def test_a_webhook_that_is_not_there_is_no_url_in_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notify, "PAUSES", (0, 0, 0))
+    assert notify.post("http://127.0.0.1:9/secret", "done", {}) == "ConnectionError"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [
+        ("https://example.org/x", True), ("http://127.0.0.1:8/x", True), ("FILE", True),
+        ("ftp://example.org/x", False), ("https:///x", False), ("https://example.org/a b", False),
+        ("https://[::1/x", False),
+    ],
+)  # fmt: skip
+def test_what_can_be_a_webhook(tmp_path: Path, text: str, is_one: bool) -> None:
+    (tmp_path / "hook").write_text(" https://example.org/x \n")
+    text = f"HOOK={tmp_path}/hook" if text == "FILE" else text
+    if is_one:
+        assert notify.webhook(text).strip() == notify.webhook(text) != ""
+    else:
+        with pytest.raises(BergError) as refused:
+            notify.webhook(text)
+        assert text not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [("https://example.org/x", "URL"), ("HOOK=/etc/hook", "HOOK"), ("HOOK", "HOOK")],
+)
+def test_a_record_has_no_webhook(text: str, kept: str) -> None:
+    assert notify.Notify(notify=text, url="https://example.org/x").record() == {"notify": kept}
+    assert "example.org/x" not in repr(notify.Notify(url="https://example.org/x"))
+
+
+def test_the_machine_that_ends_the_job_tells_it_and_no_other_one(
+    cloud: Cloud, tmp_path: Path, hook: Webhook
+) -> None:
+    job = job_of(fresh("tells"), user="ada")
+    run, own = run_of(cloud, tmp_path, job), notify.Notify(notify="HOOK")
+    name = notify.secret_id(job)
+    secrets.store(cloud.config, job, name, {notify.KEY: hook.url})
+    own.ended(run, Ending("SUBMITTED", "taken", is_loss=True))
+    assert not hook.told and kept(cloud, job.name), "it goes on"
+    ending = Ending("FAILED", "exit code 3", 3)
+    assert own.ended(run, ending) is ending
+    ((_, about),) = hook.told
+    assert about == {
+        "text": f"{job.name} FAILED: exit code 3", "job": job.name, "state": "FAILED",
+        "exit_code": 3, "reason": "exit code 3", "user": "ada",
+        "results": f"gs://{cloud.config.bucket}/berg_results/{job.name}",
+    }  # fmt: skip
+    assert not kept(cloud, job.name)
+    own.ended(run, ending)  # by another machine
+    assert len(hook.told) == 1 and not run.log.exists()
+    secrets.store(cloud.config, job, name, {"no": "url"})
+    own.ended(run, ending)
+    assert "its address cannot be read" in run.log.read_text()
+    hook.answers = [410]
+    secrets.store(cloud.config, job, name, {notify.KEY: hook.url})
+    own.ended(run, Ending("SUCCEEDED"))
+    assert hook.told[-1][1]["text"] == f"{job.name} SUCCEEDED"
+    assert "was not reached: it answered 410" in run.log.read_text()
+    assert hook.secret not in run.log.read_text()
+    own.forget(cloud.config, job)
+    assert not kept(cloud, job.name)

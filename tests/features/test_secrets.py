@@ -2,10 +2,18 @@
 
 import os
 import shlex
+import time
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Cloud
+from inside import job_of, plan_of, run_of
+
+from berg import BergError
+from berg.features import secrets as secret
+from berg.worker import Ending
 
 SHOW = 'test "$TOKEN" = "$EXPECTED-x" && echo "<$LOGIN>"'
 
@@ -73,3 +81,121 @@ def test_other_users_of_a_machine_find_no_variable_of_the_command(
     assert cloud.run(*words, line, cwd=project, TOKEN="hunter2-x").code == 0, cloud.log("alone")
     assert int(cloud.read("berg_results/alone/root")) >= 2, "root finds it, so the look is right"
     assert cloud.read("berg_results/alone/other") == b"65534\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("TOKEN", "of here"), ("TOKEN=FILE", "of a file"), ("_t9=FILE", "of a file"),
+        ("EMPTY", ""), ("9TOKEN", None), ("TO-KEN", None), ("T\u00f6KEN", None), ("PET_X", None),
+        ("MASTER_ADDR", None), ("BERG_X", None), ("NOT_SET", None), ("TOKEN=BINARY", None),
+        ("TOKEN=NUL", None), ("TOKEN=/", None),
+    ],
+)  # fmt: skip
+def test_a_value_is_that_of_a_variable_or_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, value: str | None
+) -> None:
+    monkeypatch.setenv("TOKEN", "of here")
+    monkeypatch.setenv("EMPTY", "")
+    files = {"FILE": b"of a file\n", "BINARY": b"\xff\xfe", "NUL": b"a\0b"}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+        text = text.replace(f"={name}", f"={tmp_path}/{name}")
+    if value is None:
+        with pytest.raises(BergError) as refused:
+            secret.read("--secret", text)
+        assert "of here" not in str(refused.value) and "--secret" in str(refused.value)
+    else:
+        assert secret.read("--secret", text) == (text.partition("=")[0], value)
+
+
+def test_a_record_has_the_names_alone() -> None:
+    made = secret.Secrets(secret=["B=/f", "A", "B"], install_secret=["C=/g"], values={"A": "x"})
+    assert made.record() == {"secret": ["A", "B"], "install_secret": ["C"]}
+    assert "x" not in repr(made).replace("secret", "")
+
+
+@pytest.mark.parametrize(
+    ("state", "about", "rank", "is_over"),
+    [
+        ("SUCCEEDED", {}, 0, True),
+        ("KILLED", {}, 0, True),
+        ("SUBMITTED", {}, 0, False),  # the next attempt needs them
+        ("STOPPED", {}, 0, False),
+        ("SUCCEEDED", {"name": "over/1"}, 0, False),
+        ("SUCCEEDED", {"machines": 2}, 1, False),
+        ("SUCCEEDED", {"machines": 2, "rows": [{"x": "1"}]}, 1, True),
+    ],
+)
+def test_when_secrets_have_done_their_work(
+    tmp_path: Path, state: str, about: Any, rank: int, is_over: bool
+) -> None:
+    job = job_of(**{"name": "over", **about})
+    assert secret.is_over(run_of(None, tmp_path, job, rank=rank), Ending(state)) == is_over
+
+
+def test_a_machine_gives_each_secret_to_what_it_is_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    netrc, values = tmp_path / "netrc", {"TOKEN": "t", "NETRC": "machine x", "PIP": "p"}
+    monkeypatch.setattr(secret, "NETRC_FILE", netrc)
+    monkeypatch.setattr(secret, "MOUNTED", tmp_path / "mounted")
+    own = secret.Secrets(secret=["TOKEN"], install_secret=["NETRC", "PIP"], values=values)
+    run = run_of(None, tmp_path, job_of("gives"))
+    own.prepare(run)
+    assert run.install_variables == {"NETRC": str(netrc), "PIP": "p"} and run.variables == {}
+    assert netrc.read_text() == "machine x" and netrc.stat().st_mode & 0o777 == 0o600
+    with own.around(run):
+        assert run.variables == {"TOKEN": "t"} and not netrc.exists()
+    (tmp_path / "mounted").write_text('{"TOKEN": "of a pod"}')
+    own = secret.Secrets(secret=["TOKEN"])
+    own.prepare(run)
+    assert own.values == {"TOKEN": "of a pod"}
+
+
+def test_a_secret_is_for_the_machines_account_alone_and_goes_by_itself(cloud: Cloud) -> None:
+    job = job_of("apart", max_seconds=3600)
+    name = secret.secret_id(job)
+    assert name == f"berg-apart-{job.id}" == secret.secret_id(job_of("apart/3", id=job.id))
+    for value in ("old", "new"):  # of an attempt, and of the next one
+        secret.store(cloud.config, job, name, {"TOKEN": value})
+    assert secret.access(cloud.config, name, 60) == {"TOKEN": "new"}
+    rows = cloud.call("GET", "/secretmanager/v1/projects/berg-local/secrets")["secrets"]
+    (row,) = [row for row in rows if row["name"].endswith(f"/{name}")]
+    assert row["labels"]["berg-user"] == cloud.config.user and row["labels"]["berg"] == "1"
+    left = datetime.fromisoformat(row["expireTime"].replace("Z", "+00:00")).timestamp()
+    assert left - time.time() == pytest.approx(3600 + 30 * 86400, abs=100)
+    role = cloud.call("GET", "/iam/v1/projects/berg-local/roles/bergSecret")
+    assert {*role["includedPermissions"]} == {*secret.RIGHTS}
+    own = secret.Secrets(values={"TOKEN": "x"}, is_mounted=True)
+    own.forget(cloud.config, job)
+    own.send(plan_of(cloud, job))
+    assert name not in secrets(cloud), "a pod has them without Secret Manager"
+    assert not secret.delete(cloud.config, name)
+
+
+def test_who_may_not_keep_secrets_hears_whom_to_ask(cloud: Cloud, tmp_path: Path) -> None:
+    job = job_of("forbidden")
+    fault = {"method": "secretmanager.*", "status": 403, "times": 3}
+    cloud.call("POST", "/_berg/faults", fault)
+    try:
+        with pytest.raises(BergError, match="roles/secretmanager.admin"):
+            secret.store(cloud.config, job, secret.secret_id(job), {"A": "b"})
+    finally:
+        cloud.call("DELETE", "/_berg/faults")
+    with pytest.raises(BergError, match="cannot be read"):
+        secret.fetch(run_of(cloud, tmp_path, job), "berg-none")
+    cloud.call("POST", "/_berg/faults", {"method": "secretmanager.*", "status": 400, "times": 1})
+    try:
+        run = run_of(cloud, tmp_path, job)
+        assert secret.discard(run, "berg-none") is False
+        assert "stay until Google deletes them" in run.log.read_text()
+    finally:
+        cloud.call("DELETE", "/_berg/faults")
+
+
+def test_a_job_has_so_many_bytes_of_secrets(cloud: Cloud, project: Path, tmp_path: Path) -> None:
+    (tmp_path / "long").write_text("x" * (64 << 10))
+    words = ["-g", "0", "--dry-run", "--secret", f"LONG={tmp_path}/long", "true"]
+    done = cloud.run("run", *words, cwd=project)
+    assert done.code == 1 and "at most 65536 bytes" in done.err, done.err

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 from conftest import BERG, Cloud, until
+from inside import job_of, plan_of, run_of
 
 from berg import gce, google
 from berg import job as jobs
+from berg.features import spot
+from berg.worker import Ending
 
 
 @pytest.mark.slow
@@ -116,3 +119,100 @@ def test_a_command_that_does_not_hear_is_ended_in_time_to_save(cloud: Cloud, pro
     until(lambda: not gce.machines(cloud.config, "deaf"))
     state, _ = jobs.read_state(cloud.bucket, "deaf")
     assert (state.state, state.reason) == ("LOST", "Google took the machine")
+
+
+@pytest.mark.parametrize(
+    ("returns", "ending", "state", "reason"),
+    [
+        (True, Ending("LOST", "taken", 1, is_loss=True), "SUBMITTED", "taken; waiting for another machine"),
+        (True, Ending("SUBMITTED", "taken", is_loss=True), "SUBMITTED", "taken"),
+        (True, Ending("FAILED", "broke", 1), "FAILED", "broke"),
+        (False, Ending("LOST", "taken", is_loss=True), "LOST", "taken"),
+    ],
+)  # fmt: skip
+def test_what_becomes_of_a_job_whose_machine_google_took(
+    tmp_path: Path, returns: bool, ending: Ending, state: str, reason: str
+) -> None:
+    run = run_of(None, tmp_path, job_of("taken", returns=returns))
+    made = spot.Spot(spot=True).ended(run, ending)
+    assert (made.state, made.reason) == (state, reason)
+    assert made.exit_code == (1 if state == "FAILED" else None)
+
+
+@pytest.mark.parametrize("cmd", ["true", ""])
+def test_spot_machines_of_jobs_come_back_and_those_of_devboxes_do_not(cmd: str) -> None:
+    plan = plan_of(None, job_of("spots", cmd=cmd))
+    spot.Spot(spot=True).change(plan)
+    scheduling = plan.request["scheduling"]
+    assert scheduling["provisioningModel"] == "SPOT" and ", Spot" in plan.rows["Machine"]
+    assert scheduling["preemptionNoticeDuration"] == {"seconds": "120"}
+    assert scheduling["onHostMaintenance"] == "TERMINATE"
+    assert plan.job.returns == bool(cmd)
+    assert plan.create is (spot.create_group if cmd else gce.create)
+
+
+@pytest.mark.parametrize(
+    ("error", "comes"),
+    [
+        ({"code": "ZONE_RESOURCE_POOL_EXHAUSTED"}, True),
+        ({"code": "INVALID", "message": f"x {gce.UNKNOWN_ACCOUNT} y"}, True),
+        ({"code": "QUOTA_EXCEEDED", "message": "x"}, False),
+        ({}, False),
+    ],
+)
+def test_which_errors_of_a_group_are_waited_for(error: dict[str, str], comes: bool) -> None:
+    assert spot.may_come(error) == comes
+
+
+@pytest.mark.parametrize("machines", [1, 3])
+def test_a_group_is_that_of_its_job_and_goes_alone(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch, machines: int
+) -> None:
+    monkeypatch.setattr(spot, "ANSWER", 0)
+    job = job_of(f"grouped{machines}", machines=machines, returns=True)
+    plan = plan_of(cloud, job)
+    image = "projects/deeplearning-platform-release/global/images/family"
+    disk = plan.request["disks"][0]["initializeParams"]
+    disk["sourceImage"] = f"{image}/{cloud.config.default_image.partition('/')[2]}"
+    told = gce.metadata(cloud.config, job, "ssh-ed25519 AAAA")
+    plan.request["metadata"] = {"items": [{"key": key, "value": told[key]} for key in told]}
+    zones = ["us-central1-b", "us-central1-c", "us-east1-b"]
+    cloud.call("POST", "/_berg/stockout", {})
+    try:
+        said: list[str] = []
+        assert spot.create_group(cloud.config, job, plan.request, zones, said.append) == ""
+        assert "no room now" in said[-1] and "us-east1" not in said[0]
+        (group,) = spot.groups(cloud.config, job)
+        assert (group["name"], spot.made_for(group)) == (job.name, job.sha256)
+        path = (
+            f"/compute/v1/projects/berg-local/regions/us-central1/instanceGroupManagers/{job.name}"
+        )
+        made = cloud.call("GET", path)
+        assert made["distributionPolicy"]["targetShape"] == (
+            "ANY" if machines == 1 else "ANY_SINGLE_ZONE"
+        )
+        assert [row["zone"][-1] for row in made["distributionPolicy"]["zones"]] == ["b", "c"]
+        assert made["updatePolicy"]["type"] == "OPPORTUNISTIC"
+        rows = cloud.call("POST", f"{path}/listManagedInstances")["managedInstances"]
+        if machines > 1:
+            assert sorted(row["name"] for row in rows) == job.machine_names
+        assert len(rows) == machines
+        again, own = spot.make_template(cloud.config, plan.request)
+        assert made["instanceTemplate"].endswith(again.rpartition("/")[2]), (
+            "jobs of a kind share one"
+        )
+        assert own == {"berg-job": job.name, "berg-job-sha256": job.sha256}
+        shown = cloud.call("GET", f"/compute/v1/{again}")["properties"]
+        items = {row["key"]: row["value"] for row in shown["metadata"]["items"]}
+        assert not items.keys() & own.keys() and items["berg-bucket"] == cloud.config.bucket
+        assert "berg-job" not in shown["labels"] and shown["labels"]["berg"] == "1"
+        other = job_of(job.name, machines=machines, returns=True)
+        spot.Spot().forget(cloud.config, other)
+        job.returns = False
+        spot.Spot().forget(cloud.config, job)
+        job.returns = True
+        assert spot.groups(cloud.config, job), "another job has the name, or it has no group"
+        spot.Spot().forget(cloud.config, job)
+        assert not spot.groups(cloud.config, job)
+    finally:
+        cloud.call("POST", "/_berg/stockout", {"on": False})

@@ -1,9 +1,14 @@
 """Local SSDs are one folder on the machine, and in the request as Google takes them."""
 
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Cloud
+from inside import job_of, plan_of
+
+from berg.features import ssd
 
 
 @pytest.mark.slow
@@ -30,3 +35,36 @@ def test_disks_that_come_with_a_machine_need_no_option(cloud: Cloud, project: Pa
     assert done.code == 0 and "375 GB of local SSD" in done.out, done.err
     done = cloud.run(*words, "--local-ssd", "2", "true", cwd=project)
     assert done.code == 1 and "comes with 1 local SSDs" in done.err
+
+
+@pytest.mark.parametrize(
+    ("about", "number", "added", "says"),
+    [
+        ({}, 2, 2, "750 GB of local SSD at /mnt/scratch"),
+        ({"machine_type": "a2-ultragpu-2g"}, 0, 0, "750 GB"),
+        ({"machine_type": "a2-ultragpu-2g"}, 2, 0, "750 GB"),
+        ({"cmd": ""}, 1, 1, "375 GB"),
+    ],
+)
+def test_the_request_has_the_disks_that_do_not_come_anyway(
+    about: Any, number: int, added: int, says: str
+) -> None:
+    plan = plan_of(None, job_of("disks", **about))
+    ssd.Ssd(local_ssd=number).change(plan)
+    disk = {"initializeParams": {"diskType": "local-ssd"}, "type": "SCRATCH", "interface": "NVME"}
+    assert plan.request["disks"][1:] == [{**disk, "autoDelete": True}] * added
+    scheduling, is_box = plan.request["scheduling"], about.get("cmd") == ""
+    assert scheduling["localSsdRecoveryTimeout"] == {"seconds": "0"}
+    assert scheduling.get("onInstanceStopAction") == ({"discardLocalSsd": True} if is_box else None)
+    assert says in plan.rows["Scratch"]
+
+
+def test_what_a_disk_holds_is_seen_before_it_is_formatted(tmp_path: Path) -> None:
+    file = tmp_path / "disk"
+    file.write_bytes(b"\0" * (4 << 20))
+    assert ssd.content(file) == ""
+    subprocess.run(["mkfs.ext4", "-q", "-F", str(file)], check=True)
+    assert ssd.content(file) == "ext4"
+    assert ssd.content(tmp_path / "none") != "ext4"
+    with pytest.raises(OSError, match="mkfs.ext4: "):
+        ssd.execute("mkfs.ext4", str(tmp_path / "none"))
