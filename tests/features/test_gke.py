@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from conftest import Cloud, until
 
-from berg.features.gke import kube, pods
+from berg import gce, google
+from berg.features.gke import clusters, kube, pods
 
 RUN = ("run", "--cluster", "train", "-g", "0")
 
@@ -179,3 +180,80 @@ def test_a_cluster_that_refuses_names_the_right_and_a_role(cluster: Cloud, proje
     assert done.code == 1 and '["container.jobs.create"]' in done.err, done.err
     assert "roles/container.developer" in done.err and "us-central1" in done.err
     assert not cluster.read(".berg/jobs/refused_state.json")
+
+
+def test_clusters_are_made_listed_and_deleted_as_was_asked(cluster: Cloud, project: Path) -> None:
+    place = "/container/v1/projects/berg-local/locations/us-central1-b/clusters"
+    pool = {"name": "default-pool", "initialNodeCount": 1}
+    cluster.call("POST", place, {"cluster": {"name": "theirs", "nodePools": [pool]}})
+
+    def found() -> dict[str, Any]:
+        return {
+            row["name"]: row for row in json.loads(cluster.run("cluster", "list", "--json").out)
+        }
+
+    until(lambda: found()["theirs"]["status"] == "RUNNING")
+    assert found()["train"]["berg"] is True and found()["theirs"]["berg"] is False
+    assert found()["train"]["pools"] == ["system", "n1-standard-2", "t4-x2"]
+    lines = {line.split()[0]: line for line in cluster.run("cluster", "list").out.splitlines()}
+    assert " yes " in lines["train"] and " no " in lines["theirs"]
+    for words in (
+        ["cluster", "delete", "theirs", "-y"],
+        ["run", "--cluster", "theirs", "-g", "0", "true"],
+        ["cluster", "create", "theirs", "-y"],
+    ):
+        done = cluster.run(*words, cwd=project)
+        assert done.code == 1 and "is not berg's" in done.err, (words, done.err)
+    done = cluster.run("cluster", "delete", "train")
+    assert done.code == 1 and "-y" in done.err and "no job runs there" in done.err
+    create = ["cluster", "create", "train"]
+    done = cluster.run(*create, "--min-nodes", "3", "-y")
+    assert done.code == 1 and "--min-nodes is more than --num-nodes" in done.err
+    done = cluster.run(*create, "-t", "h100", "-g", "8", "--num-nodes", "90")
+    assert done.code == 1 and "All 90 nodes cost $" in done.err, done.err
+    assert found()["train"]["pools"] == ["system", "n1-standard-2", "t4-x2"]
+    done = cluster.run(*create, "-t", "t4", "-g", "2", "-y", "--json")
+    assert "The pool t4-x2 is there, and stays as it is" in done.err, done.err
+    assert json.loads(done.out) == {
+        "name": "train",
+        "place": kube.place(kube.find(cluster.config, "train")),
+    }
+    cluster.call("POST", place, {"cluster": {"name": "train", "nodePools": [pool]}})
+    try:
+        done = cluster.run("cluster", "status", "train")
+        assert done.code == 1 and "Name the location, too: us-central1-" in done.err, done.err
+    finally:
+        for name in ("train", "theirs"):
+            until(lambda name=name: is_deleted(cluster, f"{place}/{name}"))
+
+
+def is_deleted(cloud: Cloud, path: str) -> bool:
+    """Ask Google, which does one thing at a time to a cluster, to delete one; whether it is gone."""
+    try:
+        cloud.call("DELETE", path)
+    except google.GoogleError as error:
+        return error.status == 404
+    return False
+
+
+def test_a_busy_cluster_is_waited_for_and_one_that_is_gone_is_deleted(cluster: Cloud) -> None:
+    config, place = cluster.config, kube.place(kube.find(cluster.config, "train"))
+    path = "us-central1-a/clusters/gone"
+    kube.change(config, "us-central1-a/gone", "DELETE", path, None, "deleting gone")
+    with pytest.raises(google.GoogleError):
+        kube.change(config, place, "POST", f"{path}/nodePools", {"nodePool": {}}, "a pool")
+    fault = {"method": "container.*", "status": 400, "times": 1}
+    fault["message"] = "Cluster is running incompatible operation"
+    row = clusters.pool_body(config, clusters.Nodes(), gce.Shape("e2-medium"), "pd-standard")
+    cluster.call("POST", "/_berg/faults", {**fault, "method": "container.*nodePools.create"})
+    try:
+        clusters.make_pool(config, place, {**row, "name": "late"})
+        hits = [each["hits"] for each in cluster.call("GET", "/_berg/faults")["faults"]]
+    finally:
+        cluster.call("DELETE", "/_berg/faults")
+    assert hits in ([1], []), hits
+    location, _, name = place.partition("/")
+    about = kube.gke(config, "GET", f"{location}/clusters/{name}")
+    assert "late" in [each["name"] for each in about["nodePools"]]
+    late = f"{location}/clusters/{name}/nodePools/late"
+    kube.change(config, place, "DELETE", late, None, "deleting late")

@@ -6,6 +6,11 @@ from pathlib import Path
 import pytest
 from conftest import Cloud
 from google.auth.transport.requests import Request
+from inside import ALONE, job_of, plan_of
+
+from berg import BergError, gce
+from berg.config import Config
+from berg.features import iap
 
 SUBNETWORK = "/compute/v1/projects/berg-local/regions/us-central1/subnetworks/default"
 
@@ -45,3 +50,54 @@ def test_ssh_goes_through_the_proxy(cloud: Cloud, project: Path, tmp_path: Path)
     done = cloud.run("ssh", "inside", "hostname", **env)
     cloud.run("kill", "-y", "--now", "inside")
     assert done.code == 0 and done.out == "inside\n", done.err
+
+
+def test_no_interface_has_an_address_outside_and_a_region_without_nat_is_named(
+    cloud: Cloud,
+) -> None:
+    open_google(cloud)
+    plan = plan_of(cloud, job_of("no-address"))
+    plan.request["networkInterfaces"] += [{"network": "x", "accessConfigs": [{}]}]
+    iap.Iap(no_external_ip=True).change(plan)
+    assert [each.get("accessConfigs") for each in plan.request["networkInterfaces"]] == [None, None]
+    assert plan.rows["Network"].endswith(
+        "without Cloud NAT in us-central1 nothing can be downloaded there"
+    )
+    plan.zones = ["us-central1-a", "us-west1-b", "us-west1-c"]
+    with pytest.raises(BergError, match="--region us-west1 --project berg-local "):
+        iap.Iap(no_external_ip=True).change(plan)
+    fault = {"method": "compute.routers.list", "status": 403, "times": 3}
+    cloud.call("POST", "/_berg/faults", fault)
+    try:
+        iap.Iap(no_external_ip=True).change(plan)
+    finally:
+        cloud.call("DELETE", "/_berg/faults")
+    assert "without Cloud NAT" not in plan.rows["Network"], (
+        "where nobody may look, there may be one"
+    )
+
+
+def test_the_tunnel_leads_to_the_machine_by_its_zone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gcloud").write_text("")
+    (tmp_path / "gcloud").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    machine = gce.Instance("inside1", "us-central1-f", "RUNNING", "inside1")
+    words = iap.Iap().tunnel(Config(project="p"), machine)
+    assert words[:6] == [f"{tmp_path}/gcloud", "compute", "start-iap-tunnel", "inside1", "%p",
+                         "--listen-on-stdin"]  # fmt: skip
+    assert words[6:10] == ["--project", "p", "--zone", "us-central1-f"] and len(words) == 11
+    assert "wss://127.0.0.2:9/v4" in " ".join(iap.Iap().tunnel(ALONE, machine))
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    with pytest.raises(BergError, match="needs gcloud"):
+        iap.Iap().tunnel(Config(project="p"), machine)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_due"), [("true", True), ("1", True), ("YES", True), ("", False), ("false", False)]
+)
+def test_a_setting_says_that_no_machine_has_an_address(text: str, is_due: bool) -> None:
+    plan = plan_of(None, job_of("setting"))
+    plan.config = Config(no_external_ip=text)
+    assert iap.Iap().is_due(plan) == is_due

@@ -2,6 +2,10 @@
 
 import base64
 import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -379,3 +383,54 @@ def test_how_a_job_in_pods_ends(
     made = Gke(cluster="train").ended(run, ending)
     assert (made.state, made.reason) == (state, reason)
     assert state != "SUBMITTED" or made.exit_code is None
+
+
+BOOT = """
+import os, sys
+def main():
+    sys.exit(int(os.environ["CODE"]) if "CODE" in os.environ else delete_machine())
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "ended", "index", "facts", "exits"),
+    [
+        ("0", "SUCCEEDED", "0", {}, 0),
+        ("0", "FAILED", "0", {}, 42),
+        ("0", "FAILED", "1", {}, 0),  # the first pod says how the job ended
+        ("0", "", "0", {}, 42),
+        ("75", "SUCCEEDED", "0", {}, 43),  # another pod goes on
+        ("75", "FAILED", "0", {"berg-rows": "3"}, 43),
+        ("0", "FAILED", "0", {"berg-rows": "3"}, 0),
+        ("1", "", "0", {}, 42),
+        (None, "", "0", {}, 42),  # no worker could work
+    ],
+)
+def test_the_exit_code_of_a_pod_says_whether_another_one_is_to_come(
+    tmp_path: Path, code: str | None, ended: str, index: str, facts: Any, exits: int
+) -> None:
+    (tmp_path / "boot.py").write_text(BOOT)
+    shutil.copy(pods.__file__.replace("pods.py", "pod.py"), tmp_path)
+    (tmp_path / "berg").mkdir()
+    if ended:
+        (tmp_path / "berg/ended").write_text(json.dumps({"state": ended}))
+    own = {
+        "BERG_ROOT": str(tmp_path),
+        "JOB_COMPLETION_INDEX": index,
+        "BERG_FACTS": json.dumps(facts),
+    }
+    env = {**os.environ, **own, **({"CODE": code} if code else {})}
+    assert subprocess.run([sys.executable, str(tmp_path / "pod.py")], env=env).returncode == exits
+
+
+def test_a_pod_that_is_taken_before_its_worker_began_is_made_again(tmp_path: Path) -> None:
+    (tmp_path / "boot.py").write_text(
+        "import time\ndef main():\n    print('up', flush=True)\n    time.sleep(60)\n"
+    )
+    shutil.copy(pods.__file__.replace("pods.py", "pod.py"), tmp_path)
+    env = {**os.environ, "BERG_ROOT": str(tmp_path)}
+    words = [sys.executable, str(tmp_path / "pod.py")]
+    with subprocess.Popen(words, env=env, stdout=subprocess.PIPE) as pod:
+        assert pod.stdout and pod.stdout.readline() == b"up\n"
+        pod.terminate()
+        assert pod.wait(30) == 43

@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 from conftest import Cloud, commit
+from inside import job_of, plan_of, run_of, state_of
 
+from berg import BergError, gce
+from berg import job as jobs
+from berg.features import roce
+from berg.features.roce import Roce
 from berg.job import FINAL
 
 H200 = ["-m", "2", "-t", "h200", "-g", "8", "--each"]
@@ -83,3 +88,139 @@ def test_where_there_is_no_roce_and_what_goes_over_tcp(cloud: Cloud, project: Pa
     assert done.code == 1 and ZONE in done.err, done.err
     done = cloud.run(*dry, "--network", "tcp", "true", cwd=project)
     assert done.code == 0 and "about a tenth" in done.out, done.err
+
+
+def pair(**about: Any) -> Any:
+    about = {
+        "machines": 2,
+        "machine_type": "a3-ultragpu-8g",
+        "gpus": 8,
+        "gpu_type": "h200",
+        **about,
+    }
+    return job_of(about.pop("name", "pair"), **about)
+
+
+@pytest.mark.parametrize(
+    ("about", "network", "is_wanted", "is_due"),
+    [
+        ({}, "fast", True, True),
+        ({"machine_type": "a4-highgpu-8g"}, "fast", True, True),
+        ({"machine_type": "a3-megagpu-8g"}, "fast", False, True),
+        ({"machine_type": "a2-highgpu-1g"}, "fast", False, False),
+        ({}, "tcp", False, True),
+        ({"machines": 1}, "fast", False, False),
+        ({"rows": [{"x": "1"}]}, "fast", False, False),
+    ],
+)
+def test_which_machines_have_roce(about: Any, network: str, is_wanted: bool, is_due: bool) -> None:
+    plan, own = plan_of(None, pair(**about)), Roce(network=network)
+    assert own.is_wanted(plan.job) == is_wanted
+    assert own.is_due(plan) == is_due
+    if not is_wanted:
+        own.change(plan)
+        is_slow = plan.job.machine_type[:2] != "a2" and plan.job.machines > 1
+        assert plan.rows["Network"].startswith("TCP over one interface")
+        assert ("about a tenth" in plan.rows["Network"]) == is_slow
+
+
+def test_the_request_of_near_machines(cloud: Cloud) -> None:
+    job = pair(name="requested")
+    plan = plan_of(cloud, job)
+    jobs.write_state(cloud.bucket, state_of(job, "FAILED"), 0)
+    made = roce.near(cloud.config, job, plan.request, ZONE)
+    first, fast, *rails = made["networkInterfaces"]
+    assert first == plan.request["networkInterfaces"][0]
+    assert fast["nicType"] == "GVNIC" and fast["subnetwork"].endswith(
+        "us-central1/subnetworks/berg-fast"
+    )
+    assert [row["nicType"] for row in rails] == ["MRDMA"] * 8
+    assert [row["subnetwork"][-1] for row in rails] == [*"01234567"]
+    assert {row["network"].rpartition("/")[2] for row in rails} == {f"berg-roce-{ZONE}"}
+    assert made["resourcePolicies"] == ["requested"]
+    (policy,) = roce.policies(cloud.config, "requested")
+    assert policy["groupPlacementPolicy"] == {"collocation": "COLLOCATED"}
+    queued = {**plan.request, "scheduling": {"provisioningModel": "FLEX_START"}}
+    bound = {**plan.request, "reservationAffinity": {"key": "x"}}
+    for request in (queued, bound):
+        assert "resourcePolicies" not in roce.near(cloud.config, job, request, ZONE)
+    ranges = {row["name"]: row["ipCidrRange"] for row in listed(cloud, "subnetworks")}
+    assert ranges["berg-fast"] == "192.168.64.0/22"
+    assert ranges[f"berg-roce-{ZONE}-1"] == "192.168.136.0/21"
+    (network,) = [row for row in listed(cloud, "networks") if row["name"] == "berg-fast"]
+    assert network["mtu"] == 8896
+    Roce(network="tcp").forget(cloud.config, job)
+    Roce().forget(cloud.config, pair(name="requested"))  # another job of the name
+    assert roce.policies(cloud.config, "requested")
+    Roce().forget(cloud.config, job)
+    assert not roce.policies(cloud.config, "requested")
+
+
+def test_ranges_overlap_or_do_not() -> None:
+    assert roce.overlaps(["10.0.0.0/8"], ["192.168.0.0/16", "10.4.0.0/14"])
+    assert not roce.overlaps(["10.0.0.0/8", "192.168.64.0/18"], ["192.168.128.0/18"])
+
+
+def test_zones_that_have_roce_and_room_for_its_networks(cloud: Cloud) -> None:
+    assert roce.zones_with(cloud.config, ["us-central1-a", ZONE]) == [ZONE]
+    with pytest.raises(BergError, match=f"no RoCE in us-central1-a.*{ZONE}.*--network tcp"):
+        roce.zones_with(cloud.config, ["us-central1-a"])
+
+
+@pytest.mark.parametrize(
+    ("create", "zones"), [(gce.create, ["a-1", "a-2"]), (None, ["a-1"])], ids=["one", "group"]
+)
+def test_a_group_has_one_zone(monkeypatch: pytest.MonkeyPatch, create: Any, zones: Any) -> None:
+    monkeypatch.setattr(roce, "zones_with", lambda config, zones: ["a-1", "a-2"])
+    plan = plan_of(None, pair())
+    plan.create = create or (lambda *words: "")
+    Roce().change(plan)
+    assert plan.zones == zones and plan.rows["Zones"] == ", ".join(zones)
+    assert "8 x RoCE" in plan.rows["Network"] and plan.create is not gce.create
+
+
+@pytest.fixture
+def devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with gIB and seven links that are up."""
+    monkeypatch.setattr(roce, "DEVICES", tmp_path / "sys")
+    monkeypatch.setattr(roce, "GIB", tmp_path / "gib")
+    monkeypatch.setattr(roce, "LINKS", 0)
+    (tmp_path / "gib/lib64").mkdir(parents=True)
+    (tmp_path / "gib/scripts").mkdir()
+    (tmp_path / "gib/scripts/set_nccl_env.sh").write_text(
+        "export NCCL_NET=X NCCL_A='b c' OTHER=1\n"
+    )
+    for number in range(8):
+        port = tmp_path / f"sys/mlx5_{number}/ports/1"
+        port.mkdir(parents=True)
+        (port / "state").write_text("4: ACTIVE\n" if number else "1: DOWN\n")
+    return tmp_path
+
+
+def test_machines_use_roce_if_all_of_them_can(
+    cloud: Cloud, devices: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/usr/lib/x")
+    job = pair(name="all-can", env={"NCCL_A": "mine"})
+    run = run_of(cloud, devices, job)
+    assert roce.fault(run) == "7 of 8 interfaces for RoCE are up"
+    (devices / "sys/mlx5_0/ports/1/state").write_text("4: ACTIVE\n")
+    assert roce.fault(run) == ""
+    run.variables, run.peers.records = {"LR": "1"}, {1: {"roce": ""}}
+    run.peers.missed = {1: 0}
+    with Roce().around(run):
+        assert run.variables["NCCL_NET"] == "X" and "OTHER" not in run.variables
+        assert run.variables["NCCL_A"] == "mine" and run.variables["LR"] == "1"
+        assert run.variables["LD_LIBRARY_PATH"] == f"{devices}/gib/lib64:/usr/lib/x"
+        assert run.variables["GLOO_SOCKET_IFNAME"] == run.variables["NCCL_SOCKET_IFNAME"]
+        assert run.folders == [devices / "gib"]
+        assert run.container == ["--device=/dev/infiniband"]
+    run = run_of(cloud, devices, job)
+    run.peers.records, run.peers.missed = {1: {"roce": "gIB cannot be installed"}}, {1: 0}
+    with Roce().around(run):
+        assert run.variables["NCCL_NET"] == "Socket" and not run.folders and not run.container
+    said = run.log.read_text()
+    assert "Machines talk over TCP: all-can-1: gIB cannot be installed\n" in said
+    run = run_of(cloud, devices, pair(machines=1))
+    with Roce().around(run):
+        assert not run.variables
