@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from conftest import Cloud, until
 
-from berg import gce, google
+from berg import google
 from berg.features.gke import clusters, kube, pods
 
 RUN = ("run", "--cluster", "train", "-g", "0")
@@ -209,7 +209,7 @@ def test_clusters_are_made_listed_and_deleted_as_was_asked(cluster: Cloud, proje
     create = ["cluster", "create", "train"]
     done = cluster.run(*create, "--min-nodes", "3", "-y")
     assert done.code == 1 and "--min-nodes is more than --num-nodes" in done.err
-    done = cluster.run(*create, "-t", "h100", "-g", "8", "--num-nodes", "90")
+    done = cluster.run(*create, "-t", "h100", "-g", "8", "--num-nodes", "90", BERG_ASK_ABOVE="100")
     assert done.code == 1 and "All 90 nodes cost $" in done.err, done.err
     assert found()["train"]["pools"] == ["system", "n1-standard-2", "t4-x2"]
     done = cluster.run(*create, "-t", "t4", "-g", "2", "-y", "--json")
@@ -236,24 +236,26 @@ def is_deleted(cloud: Cloud, path: str) -> bool:
     return False
 
 
-def test_a_busy_cluster_is_waited_for_and_one_that_is_gone_is_deleted(cluster: Cloud) -> None:
-    config, place = cluster.config, kube.place(kube.find(cluster.config, "train"))
-    path = "us-central1-a/clusters/gone"
-    kube.change(config, "us-central1-a/gone", "DELETE", path, None, "deleting gone")
-    with pytest.raises(google.GoogleError):
-        kube.change(config, place, "POST", f"{path}/nodePools", {"nodePool": {}}, "a pool")
-    fault = {"method": "container.*", "status": 400, "times": 1}
-    fault["message"] = "Cluster is running incompatible operation"
-    row = clusters.pool_body(config, clusters.Nodes(), gce.Shape("e2-medium"), "pd-standard")
-    cluster.call("POST", "/_berg/faults", {**fault, "method": "container.*nodePools.create"})
-    try:
-        clusters.make_pool(config, place, {**row, "name": "late"})
-        hits = [each["hits"] for each in cluster.call("GET", "/_berg/faults")["faults"]]
-    finally:
-        cluster.call("DELETE", "/_berg/faults")
-    assert hits in ([1], []), hits
-    location, _, name = place.partition("/")
-    about = kube.gke(config, "GET", f"{location}/clusters/{name}")
-    assert "late" in [each["name"] for each in about["nodePools"]]
-    late = f"{location}/clusters/{name}/nodePools/late"
-    kube.change(config, place, "DELETE", late, None, "deleting late")
+def test_a_busy_cluster_is_waited_for_and_one_that_is_gone_is_deleted(cloud: Cloud) -> None:
+    config, place = cloud.config, "us-central1-b/busy"
+    path = "us-central1-b/clusters"
+    body = {"cluster": clusters.cluster_body(config, "busy")}
+    kube.change(config, place, "POST", path, body, "the cluster busy")
+    assert kube.find(config, "busy")["status"] == "RUNNING", "it waited until that was so"
+    assert kube.find(config, place)["name"] == "busy"
+    assert [row["name"] for row in kube.clusters(config)].count("busy") == 1
+    for message, is_waited_for in {
+        "Cluster is running incompatible operation op-1.": True,
+        'Service account "x" does not exist.': True,
+        "The request is wrong.": False,
+    }.items():
+        fault = {"method": "container.*.delete", "status": 400, "times": 1, "message": message}
+        cloud.call("POST", "/_berg/faults", fault)
+        try:
+            kube.change(config, place, "DELETE", f"{path}/busy", None, "deleting busy")
+            assert is_waited_for
+        except google.GoogleError as error:
+            assert not is_waited_for and message in error.message
+        finally:
+            cloud.call("DELETE", "/_berg/faults")
+    assert "busy" not in [row["name"] for row in kube.clusters(config)]
