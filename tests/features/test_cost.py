@@ -113,7 +113,7 @@ def test_a_job_costs_while_its_machines_work() -> None:
         (10.0, 700, {}, 0, True),  # a cent a second, and 200 seconds for its results
         (10.0, 500, {}, 0, False),
         (10.0, 700, {}, 1, False),
-        (10.0, 700, {"seconds_before": 0.0}, 0, False),  # Google's limit ends its first attempt
+        (10.0, 900, {"seconds_before": 0.0}, 0, False),  # Google's limit ends its first attempt
         (10.0, 700, {"rate": None}, 0, False),
         (0.0, 700, {}, 0, False),
     ],

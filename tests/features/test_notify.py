@@ -31,6 +31,7 @@ class Webhook:
                 content = self.rfile.read(int(self.headers["Content-Length"]))
                 outer.told.append((self.path, json.loads(content)))
                 self.send_response(outer.answers.pop(0) if outer.answers else 200)
+                self.send_header("Location", "/elsewhere")  # of those that redirect
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 

@@ -96,6 +96,8 @@ def test_a_value_is_that_of_a_variable_or_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, value: str | None
 ) -> None:
     monkeypatch.setenv("TOKEN", "of here")
+    for name in ("9TOKEN", "TO-KEN", "T\u00f6KEN", "PET_X", "MASTER_ADDR", "BERG_X"):
+        monkeypatch.setenv(name, "of here, too")
     monkeypatch.setenv("EMPTY", "")
     files = {"FILE": b"of a file\n", "BINARY": b"\xff\xfe", "NUL": b"a\0b"}
     for name, content in files.items():

@@ -65,6 +65,5 @@ def test_what_a_disk_holds_is_seen_before_it_is_formatted(tmp_path: Path) -> Non
     assert ssd.content(file) == ""
     subprocess.run(["mkfs.ext4", "-q", "-F", str(file)], check=True)
     assert ssd.content(file) == "ext4"
-    assert ssd.content(tmp_path / "none") != "ext4"
     with pytest.raises(OSError, match="mkfs.ext4: "):
         ssd.execute("mkfs.ext4", str(tmp_path / "none"))
