@@ -101,6 +101,7 @@ def test_which_failures_begin_again(
     assert len(json.loads(cloud.read(path) or b"[]")) == kept
 
 
+@pytest.mark.timeout(60)  # else one waits until its limit
 def test_other_machines_hear_from_the_first_whether_all_begin_again(
     cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
