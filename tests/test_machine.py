@@ -1,0 +1,1103 @@
+"""What a machine does, without one: its startup script, its worker's decisions, and its command's processes."""
+
+import fcntl
+import hashlib
+import http.server
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Cloud, until
+
+from berg import BergError, boot, code, machines, rows, worker
+from berg import job as jobs
+from berg.bucket import Bucket, Changed
+from berg.command import Command
+from berg.config import Config
+from berg.job import Job, State
+from berg.results import Mirror
+from berg.worker import Ending, Facts, NotMine, Run
+
+# --- the command's processes
+
+
+COMMANDS = """
+import json, os, subprocess, sys, time
+from pathlib import Path
+from berg.command import Command
+
+folder, said = Path(sys.argv[1]), {}
+command = Command(f"test-{os.getpid()}")
+
+def start(line, *ready):
+    command.start(["bash", "-c", line], folder, {**os.environ, "OWN": "own"}, folder / "log")
+    while not all((folder / name).exists() for name in ready):
+        time.sleep(0.02)
+
+def end():
+    while (code := command.poll()) is None:
+        command.kill_late()
+        time.sleep(0.02)
+    return code, command.end_leftovers(), command.members()
+
+(folder / "read").touch()
+own = subprocess.Popen(["sleep", "100"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+command.spared.add(own.pid)
+start("cat; pwd; echo $OWN; echo wrong >&2; exit 7")
+said["fails"] = end()
+start("kill -9 $$")
+said["is killed"] = end()
+start("for n in 1 2; do setsid bash -c 'trap \\"echo late >late$0; exit\\" TERM; touch up$0; while :; do sleep 0.05; done' $n & "
+      "done; until [ -e up1 -a -e up2 ]; do sleep 0.02; done", "up1", "up2")
+said["leaves two"] = end()
+writes = ("trap 'echo >>heard' TERM; exec 5>written 6<read; touch ready; "
+    "until [ -e over ]; do sleep 0.05; done; exit 3")
+start(writes, "ready")
+with command.frozen() as members:
+    files = [Path(f"/proc/{pid}/stat") for pid in members]
+    states = [file.read_text().rpartition(") ")[2][0] for file in files if file.exists()]
+said["stopped"] = "T" in states and not {*states} - {*"TZ"} and os.getpid() not in members and own.pid not in members
+command.ask_to_end(60)
+while not (folder / "heard").exists():
+    time.sleep(0.02)
+command.ask_to_end(0)
+time.sleep(0.1)
+command.kill_late()
+(folder / "over").touch()
+said["asked"] = end()
+said["heard"] = len((folder / "heard").read_text().split("\\n")) - 1
+inodes = [(folder / name).stat().st_ino in command.cut for name in ("written", "read")]
+start("trap '' TERM; touch deaf; while :; do sleep 0.05; done", "deaf")
+said["cut"], said["cut of the next"] = inodes, len(command.cut)
+command.ask_to_end(0.1)
+said["deaf"] = end()
+said["own"], _ = own.poll(), own.kill()
+said["group"] = bool(command.group and command.group.exists())
+print(json.dumps(said))
+"""
+
+
+def test_processes_of_a_command_end_together_and_only_they(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", COMMANDS, str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, input="typed\n")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    code, left, after = said.pop("leaves two")
+    assert code == 0 and left >= 2 and after == [] and (tmp_path / "late1").exists()
+    assert (tmp_path / "late2").read_text() == "late\n"
+    (code, _, after), (deaf, *_) = said.pop("asked"), said.pop("deaf")
+    assert (code, after, deaf) == (3, [], 137), said
+    assert said == {
+        "fails": [7, 0, []], "is killed": [137, 0, []], "stopped": True, "heard": 1,
+        "cut": [True, False], "cut of the next": 0, "own": None, "group": False,
+    }  # fmt: skip
+    assert (tmp_path / "log").read_text().startswith(f"{tmp_path}\nown\nwrong\n")
+
+
+LATER = """
+import os, subprocess, sys, time
+from pathlib import Path
+from berg.command import Command
+
+folder = Path(sys.argv[1])
+if sys.argv[2:] == ["first"]:
+    command = Command("test-first")
+    line = "setsid bash -c 'exec 5>open; touch up; sleep 100'"
+    command.start(["bash", "-c", line], folder, {**os.environ}, folder / "log")
+    while not (folder / "up").exists():
+        time.sleep(0.02)
+    os._exit(0)
+if sys.argv[2:] == ["second"]:
+    command = Command("test-second")
+    command.kill_leftovers()
+    left = [row for row in subprocess.run(["ps", "axo", "stat,args"], capture_output=True, text=True)
+        .stdout.splitlines() if "exec 5>open" in row and row[0] != "Z" and "-c" in row and "setsid" not in row]
+    print((folder / "open").stat().st_ino in command.cut, command.top == os.getpid(), len(left))
+    sys.exit()
+import ctypes
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+for which in ("first", "second"):
+    subprocess.run([sys.executable, "-c", os.environ["CODE"], sys.argv[1], which], check=True)
+"""
+
+
+def test_a_new_worker_ends_what_the_command_of_a_dead_one_left(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", LATER, str(tmp_path)]
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=120, env={**os.environ, "CODE": LATER}
+    )
+    assert done.stdout == "True True 0\n", done.stdout + done.stderr
+
+
+# --- the startup script
+
+
+class Google(http.server.ThreadingHTTPServer):
+    """The metadata of a machine, and what it asks of Google; `objects` are those of its bucket."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answers)
+        self.instance: dict[str, Any] = {
+            "id": 7, "name": "box", "zone": "projects/1/zones/us-central1-a", "attributes": {},
+            "networkInterfaces": [{"ip": "10.0.0.5"}], "preempted": "FALSE",
+            "maintenanceEvent": "NONE",
+        }  # fmt: skip
+        self.objects: dict[str, bytes] = {}
+        self.asked: list[tuple[str, str, bytes]] = []
+        self.busy = 0  # answers that are 503
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.server_port}"
+
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    def answer(self) -> None:
+        google = self.server
+        assert isinstance(google, Google)
+        path, top = self.path, "/computeMetadata/v1/"
+        data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        known = {
+            f"{top}instance/?recursive=true": json.dumps(google.instance),
+            f"{top}instance/attributes/?recursive=true": json.dumps(google.instance["attributes"]),
+            f"{top}instance/name": google.instance["name"],
+            f"{top}instance/zone": google.instance["zone"],
+            f"{top}project/project-id": "proj-1",
+            f"{top}instance/service-accounts/default/token": '{"access_token": "of-box"}',
+        }
+        is_metadata = path.startswith(top)
+        is_known = self.headers.get("Metadata-Flavor") == "Google" if is_metadata else True
+        if not is_metadata:
+            google.asked.append((self.command, path, data))
+            is_known = self.headers.get("Authorization") == "Bearer of-box"
+        name = path.rpartition("/o/")[2].removesuffix("?alt=media")
+        content = google.objects.get(name, known.get(path, b"" if self.command != "GET" else None))
+        code = 200 if is_known and content is not None else 404 if is_known else 401
+        if google.busy:
+            google.busy, code = google.busy - 1, 503
+        body = content.encode() if isinstance(content, str) else content or b""
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_POST = do_PUT = do_DELETE = answer
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def google(monkeypatch: pytest.MonkeyPatch) -> Iterator[Google]:
+    with Google() as server:
+        threading.Thread(target=server.serve_forever, args=[0.05], daemon=True).start()
+        for module in (boot, machines):
+            monkeypatch.setattr(module, "HOST", server.address)
+        monkeypatch.setenv("no_proxy", "*")
+        server.instance["attributes"] = {"berg-endpoint": f"http://{server.address}"}
+        yield server
+        server.shutdown()
+
+
+GROUP = "regions/us-central1/instanceGroupManagers/j"
+OWN = "zones/us-central1-a/instances/box"
+
+
+@pytest.mark.parametrize(
+    ("told", "ended", "method", "path"),
+    [
+        ({}, boot.OVER, "DELETE", OWN),
+        ({}, boot.CONTINUES, "DELETE", OWN),
+        ({}, boot.LEAVES, "DELETE", OWN),
+        ({}, None, "DELETE", OWN),
+        ({"created-by": f"projects/1/{GROUP}"}, boot.OVER, "DELETE", GROUP),
+        ({"created-by": f"projects/1/{GROUP}"}, boot.CONTINUES, "DELETE", OWN),
+        ({"created-by": f"projects/1/{GROUP}"}, boot.LEAVES, "POST", f"{GROUP}/deleteInstances"),
+        ({"created-by": f"projects/1/{GROUP}"}, None, "DELETE", GROUP),
+        ({"created-by": f"projects/1/{GROUP}", "berg-rows": "1"}, None, "POST",
+         f"{GROUP}/deleteInstances"),
+        ({"created-by": "projects/1/other/thing"}, boot.OVER, "DELETE", OWN),
+        ({"berg-rows": "1"}, None, "DELETE", OWN),
+        ({"berg-devbox": "1"}, None, "POST", f"{OWN}/stop?discardLocalSsd=true"),
+        ({"berg-devbox": "1"}, boot.STOPS, "POST", f"{OWN}/stop?discardLocalSsd=true"),
+        ({"berg-devbox": "1"}, boot.OVER, "DELETE", OWN),
+    ],
+)  # fmt: skip
+def test_a_machine_ends_as_its_job_did(
+    google: Google, told: dict[str, str], ended: int | None, method: str, path: str
+) -> None:
+    google.instance["attributes"] |= told
+    boot.ask_for_end(ended)
+    ((asked, where, body),) = google.asked
+    assert (asked, where) == (method, f"/compute/v1/projects/proj-1/{path}")
+    assert not path.endswith("deleteInstances") or json.loads(body)["instances"] == [OWN]
+
+
+def test_what_is_not_what_was_submitted_is_not_run(google: Google) -> None:
+    facts = {**google.instance["attributes"], "berg-bucket": "b"}
+    google.objects["a%2Fb"] = b"content"
+    google.busy = 1  # is asked again
+    right = hashlib.sha256(b"content").hexdigest()
+    assert boot.bring(facts, "a/b", right) == b"content"
+    with pytest.raises(OSError, match="is not what was submitted"):
+        boot.bring(facts, "a/b", right[::-1])
+    before = len(google.asked)
+    with pytest.raises(OSError, match="404"):
+        boot.bring(facts, "no", right)
+    assert len(google.asked) == before + 1
+
+
+WORKER = """
+import os, sys
+from pathlib import Path
+folder = Path(os.environ["BERG_ROOT"])
+
+def main():
+    codes = (folder / "codes").read_text().split()
+    (folder / "codes").write_text(" ".join(codes[1:]))
+    with (folder / "words").open("a") as file:
+        print(*sys.argv[1:], "-", file=file)
+    if codes[0] == "wait":
+        import signal, time
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+        (folder / "up").touch()
+        time.sleep(100)
+    if codes[0] == "raise":
+        raise ValueError("oh no")
+    if codes[0] == "killed":
+        os.kill(os.getpid(), 9)
+    sys.exit(int(codes[0]))
+
+def give_up():
+    (folder / "gave-up").write_text(sys.argv[1])
+"""
+
+
+def boots(google: Google, root: Path, codes: str, *words: str) -> list[str]:
+    """A startup script as a program: environment, and its arguments."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("berg/__init__.py", "")
+        archive.writestr("berg/worker.py", WORKER)
+    google.objects["app.zip"] = packed.getvalue()
+    sha256 = hashlib.sha256(packed.getvalue()).hexdigest()
+    google.instance["attributes"] |= {
+        "berg-bucket": "b", "berg-job": "box", "berg-dist": "app.zip", "berg-dist-sha256": sha256,
+    }  # fmt: skip
+    (root / "berg/venv/bin").mkdir(parents=True)
+    (root / "berg/venv/bin/python").symlink_to(sys.executable)
+    (root / "codes").write_text(codes)
+    return [sys.executable, boot.__file__, *(words or ["work"])]
+
+
+@pytest.mark.parametrize(
+    ("codes", "path", "says", "reports"),
+    [
+        ("0", GROUP, "", 0),
+        ("75", OWN, "", 0),
+        ("76", f"{GROUP}/deleteInstances", "", 0),
+        ("77", f"{OWN}/stop?discardLocalSsd=true", "", 0),
+        ("raise killed 0", GROUP, "", 2),
+        ("1 1 78 1 1 75", OWN, "", 4),  # an attempt that begins has its tries
+        ("1 1 raise", GROUP, "worker died 3 times: ValueError: oh no", 3),
+        ("1 1 killed", GROUP, "worker died 3 times: it was killed", 3),
+    ],
+)
+def test_a_worker_that_dies_begins_again_and_its_end_is_that_of_the_machine(
+    google: Google, tmp_path: Path, codes: str, path: str, says: str, reports: int
+) -> None:
+    words = boots(google, tmp_path, codes)
+    google.instance["attributes"]["created-by"] = f"projects/1/{GROUP}"
+    env = {**os.environ, "BERG_ROOT": str(tmp_path), "GCE_METADATA_HOST": google.address}
+    (tmp_path / "berg/jobs").mkdir()
+    (tmp_path / "berg/jobs/open").touch()  # it was on before
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    *before, (_, last, _) = google.asked
+    assert last == f"/compute/v1/projects/proj-1/{path}"
+    logs = [data for _, path, data in before if "/upload/" in path and "logs%2Fbox%2Fbox." in path]
+    assert len(logs) == reports and all(b"[berg] the worker ended with" in data for data in logs)
+    gave_up = tmp_path / "gave-up"
+    assert says in gave_up.read_text() if says else not gave_up.exists()
+    assert not (tmp_path / "berg/jobs/open").exists()
+    assert (tmp_path / "berg/machine").read_text() == "7 box"
+
+
+def test_a_worker_after_the_signal_of_a_shutdown_hears_of_it(
+    google: Google, tmp_path: Path
+) -> None:
+    words = boots(google, tmp_path, "wait 0")
+    env = {**os.environ, "BERG_ROOT": str(tmp_path), "GCE_METADATA_HOST": google.address}
+    with subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL) as script:
+        until((tmp_path / "up").exists)
+        script.send_signal(signal.SIGTERM)
+        assert script.wait(100) == 0
+    assert (tmp_path / "words").read_text() == "-\nstopping -\n"
+
+
+def test_a_machine_without_what_was_submitted_ends_and_says_why(
+    google: Google, tmp_path: Path
+) -> None:
+    words = boots(google, tmp_path, "0")
+    google.objects["app.zip"] += b"more"
+    env = {**os.environ, "BERG_ROOT": str(tmp_path), "GCE_METADATA_HOST": google.address}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0 and not (tmp_path / "words").exists(), done.stderr
+    *_, (_, log, data), (method, last, _) = google.asked
+    assert "logs%2Fbox%2Fbox." in log and b"not what was submitted" in data
+    assert (method, last) == ("DELETE", f"/compute/v1/projects/proj-1/{OWN}")
+
+
+def test_a_python_for_berg_is_made_whole_or_again(google: Google, tmp_path: Path) -> None:
+    uv = b'#!/bin/sh\necho "$*" >>"$(dirname "$0")/asked"\n[ -e "$(dirname "$0")/works" ]\n'
+    google.objects["uv"] = uv
+    facts = {
+        **google.instance["attributes"], "berg-bucket": "b", "berg-packages": "one==1 two==2",
+        "berg-uv": "uv", "berg-uv-sha256": hashlib.sha256(uv).hexdigest(),
+    }  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(boot, "BERG", tmp_path)
+        with pytest.raises(subprocess.CalledProcessError):
+            boot.python_for(facts)
+        (tmp_path / "works").touch()
+        (tmp_path / "venv/bin").mkdir(parents=True)
+        (tmp_path / "venv/bin/python").touch()  # of the first try
+        python = boot.python_for(facts)
+        assert python == boot.python_for(facts) == str(tmp_path / "venv/bin/python")
+    first, *made = (tmp_path / "asked").read_text().splitlines()
+    assert [line.split()[:2] for line in (first, *made)] == [
+        ["venv", "-q"], ["venv", "-q"], ["pip", "install"]
+    ]  # fmt: skip
+    assert made[-1].endswith(f"--python {python} one==1 two==2") and "--clear" in first
+
+
+def test_a_disk_of_another_machine_has_what_was_installed_and_nothing_of_its_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boot, "ROOT", tmp_path)
+    monkeypatch.setattr(boot, "BERG", tmp_path / "berg")
+    for name in ("berg/venv", "berg/row-1", "code/proj", "berg_results/one"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("berg/began", "berg/env", "berg/uv", "berg/boot.py"):
+        (tmp_path / name).write_text("x")
+    boot.clear_others("1", "first")
+    boot.clear_others("1", "first")  # it was on before
+    assert (tmp_path / "berg/began").exists() and (tmp_path / "code/proj").exists()
+    boot.clear_others("2", "second")
+    here = {path.name for path in (tmp_path / "berg").iterdir()}
+    assert here == {"venv", "env", "uv", "boot.py", "machine"}
+    assert (tmp_path / "from-first/code/proj").is_dir() and not (tmp_path / "code").exists()
+    assert (tmp_path / "from-first/berg_results/one").is_dir()
+    assert (tmp_path / "berg/machine").read_text() == "2 second"
+
+
+def test_a_machine_takes_guests_until_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"GUESTS": "", "OPEN": "open", "DOOR": "door"}.items():
+        monkeypatch.setattr(boot, name, tmp_path / value)
+    boot.open_door()
+    assert boot.OPEN.exists() and boot.guests() == {}
+    lines = f"trap 'touch {tmp_path}/told; exit' TERM; touch {tmp_path}/up; while :; do sleep 0.05; done"
+    (tmp_path / "one").mkdir()
+    words = ["flock", "--no-fork", str(tmp_path / "one/lock"), "bash", "-c", lines]
+    with subprocess.Popen(words) as guest:
+        until((tmp_path / "up").exists)
+        (tmp_path / "one/lock").write_text(str(guest.pid))
+        assert boot.guests() == {"one": guest.pid}
+        assert not boot.close(is_forced=False) and boot.OPEN.exists()
+        assert boot.close(is_forced=True) and not boot.OPEN.exists()
+        boot.end_guests(100)
+        assert guest.wait(10) == 0 and (tmp_path / "told").exists()
+    assert boot.guests() == {} and boot.close(is_forced=False)
+    with boot.locked(tmp_path / "one/lock") as held:
+        how = fcntl.LOCK_EX | fcntl.LOCK_NB
+        assert held and boot.locked(tmp_path / "one/lock", how) is None
+
+
+def test_a_guest_is_told_by_its_laptop_and_leaves_nothing_that_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_host = {"berg-devbox": "1", "berg-job": "host", "berg-bucket": "b"}
+    assert boot.told(of_host) == of_host
+    monkeypatch.setattr(boot, "IS_GUEST", True)
+    monkeypatch.setattr(boot, "BERG", tmp_path / "guest/berg")
+    for ended, is_unsaved, stays in [(None, 0, 1), (0, 1, 1), (boot.CONTINUES, 0, 0)]:
+        boot.BERG.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "guest/facts.json").write_text('{"berg-job": "guest"}')
+        assert boot.told(of_host) == {"berg-job": "guest", "berg-bucket": "b"}
+        (boot.BERG / "unsaved").touch() if is_unsaved else None
+        boot.delete_machine(ended)
+        assert boot.BERG.exists() == bool(stays)
+        (boot.BERG / "unsaved").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("", "H,127.0.0.1,localhost"), ("a,b", "a,b,H,127.0.0.1,localhost"), ("*", "*")],
+)
+def test_the_metadata_are_reached_without_a_proxy(
+    monkeypatch: pytest.MonkeyPatch, before: str, after: str
+) -> None:
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.setenv("no_proxy", before)
+    boot.bypass_proxy()
+    assert os.environ["no_proxy"] == after.replace("H", boot.HOST.partition(":")[0])
+
+
+# --- the worker's decisions
+
+
+def facts(**values: Any) -> Facts:
+    plain = {"id": "7", "name": "box", "zone": "us-central1-a", "address": "10.0.0.5"}
+    return Facts(**{**plain, "attributes": {}, "preempted": False, "maintained": False, **values})
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Makes what a worker knows of a job, whose folders are here."""
+    for name, path in {"HOME": "berg", "BEGAN": "began", "ENDED": "ended", "KILLS": "kills",
+                       "RESULTS": "berg_results"}.items():  # fmt: skip
+        monkeypatch.setattr(worker, name, tmp_path / path)
+    for name, path in {
+        "SSH": "ssh",
+        "SSHD": "sshd",
+        "HOSTFILE": "hostfile",
+        "KEY": "ssh/key",
+    }.items():
+        monkeypatch.setattr(machines, name, tmp_path / path)
+    monkeypatch.setattr(code, "ROOT", tmp_path)
+    monkeypatch.setattr(worker, "SIGNALLED", [])
+
+    def make(bucket: Bucket | None = None, rank: int = 0, **values: Any) -> Run:
+        code = {"head": "", "commit": "", "changed": []}
+        about = {"cmd": "true", "repo": "proj", "code": code, "results": "j", "max_seconds": 3600}
+        job = Job(**{"name": "j", **about, **values})
+        state = State(job.name, results=job.results, id=job.id, machines=job.machines)
+        state.created_at = state.times["SUBMITTED"] = jobs.now()
+        state.is_devbox = job.is_devbox
+        where = bucket or Bucket(Config(bucket="none"))
+        log = tmp_path / "log"
+        since = {"berg-since": str(time.clock_gettime(time.CLOCK_BOOTTIME))}
+        mine = facts(attributes=since)
+        return Run(where.config, where, mine, job, state, 0, [], log, Command(""), rank)
+
+    yield make
+
+
+@pytest.mark.parametrize(
+    ("most", "passed", "state", "ends", "says"),
+    [
+        (3600, 3200, "RUNNING", False, ""),
+        (3600, 3280, "RUNNING", True, "(--max-hours)"),  # 300 seconds for the results, 30 of grace
+        (100, 60, "RUNNING", False, ""),
+        (100, 75, "RUNNING", True, "(--max-hours)"),  # a fifth and a tenth
+        (100, 99, "INSTALLING", True, "(--max-hours) while it was INSTALLING"),
+        (100, 99, "STARTING", True, "(--max-hours) while it was STARTING"),
+    ],
+)
+def test_time_is_kept_for_the_last_results(
+    run: Any, most: int, passed: int, state: str, ends: bool, says: str
+) -> None:
+    for cmd, over in (("true", "FAILED"), ("", "STOPPED")):
+        made = run(cmd=cmd, max_seconds=most)
+        made.state.state = state
+        began = time.clock_gettime(time.CLOCK_BOOTTIME) - passed
+        made.facts.attributes["berg-since"] = str(began)
+        ending = worker.out_of_time(made)
+        assert bool(ending) == ends
+        if ending:
+            assert ending.state == over and ending.reason.endswith(says) and ending.is_firm
+            assert ending.seconds == min(300, most / 5)
+
+
+TAKEN = {"preempted": "TRUE"}
+MAINTAINED = {"maintenanceEvent": "TERMINATE_ON_HOST_MAINTENANCE"}
+
+
+@pytest.mark.parametrize(
+    ("name", "cmd", "told", "attributes", "signalled", "state", "says"),
+    [
+        ("j", "true", {}, {}, False, "", ""),
+        ("j", "true", {}, {"berg-kill-j": "ann"}, False, "KILLED", "killed by ann"),
+        ("j", "true", {}, {"berg-kill-ID": "ann"}, False, "KILLED", "killed by ann"),
+        ("j", "true", {}, {"berg-kill-other": "ann", "berg-kill-3": "ann"}, False, "", ""),
+        ("j/3", "true", {}, {"berg-kill-3": "ann"}, False, "KILLED", "killed by ann"),
+        ("j/3", "true", {}, {"berg-kill-j": "ann"}, False, "KILLED", "killed by ann"),
+        ("j/3", "true", {}, {"berg-kill-4": "ann"}, False, "", ""),
+        ("j", "", {}, {"berg-stop": "new"}, False, "STOPPED", "stopped by new"),
+        ("j", "", {}, {"berg-stop": "old"}, False, "", ""),
+        ("j", "", TAKEN, {"berg-kill-j": "ann"}, False, "KILLED", "killed by ann"),
+        ("j", "true", TAKEN, {}, False, "LOST", "Google took the machine"),
+        ("j", "", TAKEN, {}, False, "STOPPED", "Google took the machine"),
+        ("j", "true", MAINTAINED, {}, False, "", ""),  # there is time until the signal
+        ("j", "true", MAINTAINED, {}, True, "LOST", "to maintain its host"),
+        ("j", "true", {}, {}, True, "KILLED", "the machine was shut down"),
+        ("j", "", {}, {}, True, "STOPPED", "the machine was shut down"),
+    ],
+)  # fmt: skip
+def test_what_ends_a_job_from_outside(
+    google: Google, run: Any, name: str, cmd: str, told: dict[str, str],
+    attributes: dict[str, str], signalled: bool, state: str, says: str,
+) -> None:  # fmt: skip
+    made = run(name=name, cmd=cmd, returns=True)
+    made.facts.attributes["berg-stop"] = "old"
+    google.instance |= told
+    google.instance["attributes"] = {
+        key.replace("ID", made.job.id): text for key, text in attributes.items()
+    }
+    if signalled:
+        worker.SIGNALLED.append(1.0)
+    ending = worker.killed_or_taken(made)
+    assert (ending.state if ending else "") == state and (ending is None) == (not state)
+    if ending:
+        assert says in ending.reason
+        is_user = "by" in says
+        assert (ending.is_firm, ending.is_loss) == (is_user, not is_user)
+        times = (worker.GRACE, worker.SAVING) if is_user else (worker.TAKEN_GRACE, worker.TAKEN)
+        assert (ending.grace, ending.seconds) == times
+    google.instance["attributes"] = {"berg-kill-j": "ann"}
+    if not signalled:  # the metadata are read once a second
+        assert worker.killed_or_taken(made) is None
+
+
+def test_a_machine_knows_itself_and_lets_another_laptop_in(google: Google, run: Any) -> None:
+    google.instance |= {"preempted": "TRUE"}
+    google.instance["attributes"] = {"ssh-keys": "root:ssh-ed25519 AAA me\nother:ssh-rsa BBB"}
+    found = Facts.read()
+    assert (found.id, found.name, found.zone) == ("7", "box", "us-central1-a")
+    assert (found.address, found.preempted, found.maintained) == ("10.0.0.5", True, False)
+    google.instance |= {"preempted": "FALSE"}
+    made = run()
+    assert worker.killed_or_taken(made) is None
+    keys = machines.SSH / "authorized_keys"
+    assert keys.read_text() == "ssh-ed25519 AAA me\n" and keys.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_end_of_an_attempt_is_noted_for_a_worker_that_goes_on(run: Any) -> None:
+    made = run()
+    worker.note_ending(made, Ending("FAILED", "oh no", 3, is_loss=True))
+    assert worker.noted_ending(made) == Ending("FAILED", "oh no", 3, is_loss=True)
+    made.state.attempt = 2
+    assert worker.noted_ending(made) is None
+
+
+def test_the_reason_names_the_code_the_memory_or_the_last_words(run: Any) -> None:
+    made = run()
+    made.log.write_text("x" * 30_000 + "\nValueError: wrong\n")
+    assert worker.reason_of(made, 3) == "exit code 3: ValueError: wrong"
+    worker.KILLS.write_text(str(worker.memory_kills() + 1000))
+    assert worker.out_of_memory() == ""
+    worker.KILLS.write_text("-1")  # as if the kernel had killed one since
+    gigabytes = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
+    assert f"the machine's {gigabytes} GB of memory" in worker.reason_of(made, 137)
+    assert worker.reason_of(made, 137).startswith("exit code 137: the kernel ended")
+
+
+def test_a_line_of_berg_begins_a_line(run: Any) -> None:
+    made = run()
+    made.say("first")
+    with made.log.open("a") as file:
+        file.write("10 %")
+    made.say("second")
+    assert made.log.read_text() == "[berg] first\n10 %\n[berg] second\n"
+    assert worker.log_file(made.log.parent, made.facts) != made.log
+    named = worker.log_file(made.log.parent / "new", made.facts)
+    named.touch()
+    assert named.name.startswith("box.") and worker.log_file(named.parent, made.facts) == named
+
+
+def test_files_that_a_command_left_elsewhere_are_named_by_their_folder(
+    run: Any, tmp_path: Path
+) -> None:
+    made = run()
+    (repo := tmp_path / "code/proj").mkdir(parents=True)
+    old, data = tmp_path / "data/old", tmp_path / "data"
+    old.mkdir(parents=True)
+    (old / "before").write_text("x")
+    assert worker.written_elsewhere(made, [str(data)]) == []  # no command ran
+    worker.BEGAN.write_text(made.title)
+    until(lambda: time.time() > worker.BEGAN.stat().st_mtime + 0.02)
+    (data / "deep/er").mkdir(parents=True)
+    (data / "deep/er/one").write_bytes(b"x" * 1_100_000)
+    (data / "deep/two").write_bytes(b"x" * 1_100_000)
+    (repo / "outputs").mkdir()
+    (repo / "outputs/out").write_bytes(b"x" * 1_200_000)
+    (data / "little").mkdir()
+    (data / "little/in-tmp").write_text("which nobody misses")
+    for name in ("__pycache__", ".venv"):
+        (repo / name).mkdir()
+        (repo / name / "file").write_bytes(b"x" * 1_200_000)
+    (data / "link").symlink_to("old/before")
+    found = worker.written_elsewhere(made, [str(data)])
+    assert found == [(f"{data}/deep", "2 files, 2.2 MB"), (f"{repo}/outputs", "1 file, 1.2 MB")]
+
+
+def test_a_step_is_done_again_and_once_more_at_the_end() -> None:
+    steps: list[int] = []
+
+    def step() -> None:
+        steps.append(1)
+        if len(steps) == 1:
+            raise ValueError("which ends nothing")
+
+    with worker.every(lambda: 0.001, step):
+        until(lambda: len(steps) > 2)
+    before = len(steps)
+    with worker.every(lambda: 1000, step, last=True):
+        until(lambda: len(steps) > before)
+    assert len(steps) == before + 2
+
+    def over() -> None:
+        steps.append(2)
+        raise NotMine
+
+    with worker.every(lambda: 0, over):
+        until(lambda: 2 in steps)
+        time.sleep(0.05)
+    assert steps.count(2) == 1
+
+
+# --- several machines
+
+
+def heard(made: Run, rank: int, phase: str, state: str = "", **about: Any) -> None:
+    """Let a machine have heard of another one."""
+    outcome = {"state": state, "exit_code": None, "reason": "", "is_loss": False, **about}
+    made.peers.records[rank] = {"phase": phase, **outcome}
+
+
+@pytest.mark.parametrize(
+    ("rank", "each", "of_others", "lost", "expected"),
+    [
+        (0, True, {1: ("running", "")}, {}, None),
+        (0, True, {1: ("ended", "SUCCEEDED")}, {}, None),
+        (1, True, {0: ("ended", "SUCCEEDED")}, {}, None),
+        (1, False, {0: ("ended", "SUCCEEDED")}, {}, ("SUCCEEDED", "j-0 has ended", False)),
+        (1, False, {0: ("saved", "SUCCEEDED")}, {}, ("SUCCEEDED", "j-0 has ended", False)),
+        (0, True, {1: ("ended", "FAILED")}, {}, ("FAILED", "j-1: FAILED", False)),
+        (0, True, {1: ("saved", "KILLED")}, {}, ("KILLED", "j-1: KILLED", False)),
+        (1, True, {1: ("ended", "FAILED")}, {}, None),  # its own
+        (0, True, {}, {1: "it was silent"}, ("FAILED", "j-1 was lost: it was silent", True)),
+        (1, True, {}, {1: "it was silent"}, None),
+    ],
+)
+def test_what_other_machines_do_ends_a_command(
+    run: Any, rank: int, each: bool, of_others: dict[int, tuple[str, str]], lost: dict[int, str],
+    expected: tuple[str, str, bool] | None,
+) -> None:  # fmt: skip
+    made = run(rank=rank, machines=3, each=each, returns=True)
+    for other, (phase, state) in of_others.items():
+        heard(made, other, phase, state)
+    made.peers.lost |= lost
+    ending = machines.look(made)
+    assert bool(ending) == bool(expected)
+    if ending and expected:
+        state, says, is_loss = expected
+        assert (ending.state, ending.is_loss) == (state, is_loss) and says in ending.reason
+    box = run(rank=rank, machines=3, cmd="")
+    box.peers = made.peers
+    assert machines.look(box) is None
+
+
+def test_of_several_reasons_the_loss_of_a_machine_counts(run: Any) -> None:
+    made = run(machines=2, each=True)
+    failed = Ending("FAILED", "exit code 1", 1)
+    assert machines.in_view_of_others(made, failed) is failed
+    heard(made, 1, "ended", "FAILED", exit_code=4, reason="exit code 4")
+    assert machines.in_view_of_others(made, failed) is failed
+    ending = machines.in_view_of_others(made, Ending("SUCCEEDED", "", 0))
+    assert (ending.state, ending.reason, ending.exit_code) == ("FAILED", "j-1: exit code 4", 4)
+    assert machines.outcome(ending) == {
+        "state": "FAILED", "exit_code": 4, "reason": "j-1: exit code 4", "is_loss": False
+    }  # fmt: skip
+    heard(made, 1, "saved", "LOST", reason="Google took the machine", is_loss=True)
+    ending = machines.in_view_of_others(made, failed)
+    assert (ending.state, ending.is_loss) == ("LOST", True)
+    assert ending.reason == "j-1: Google took the machine"
+    for firm in (Ending("KILLED", is_firm=True), Ending("LOST", "here", is_loss=True)):
+        assert machines.in_view_of_others(made, firm) is firm
+    made.peers.lost[1] = "it was silent"
+    ending = machines.in_view_of_others(made, failed)
+    assert (ending.reason, ending.is_loss) == ("j-1 was lost: it was silent", False)
+
+
+@pytest.mark.parametrize(
+    ("rank", "lost", "about", "is_last"),
+    [
+        (0, [], {}, True),
+        (1, [], {}, False),
+        (1, [0], {}, True),
+        (2, [0], {}, False),
+        (2, [0, 1], {}, True),
+        (1, [0], {"returns": True}, False),
+        (1, [0], {"cmd": ""}, False),
+    ],
+)
+def test_the_first_machine_that_is_left_goes_last(
+    run: Any, rank: int, lost: list[int], about: dict[str, Any], is_last: bool
+) -> None:
+    made = run(rank=rank, machines=3, **about)
+    made.peers.lost |= dict.fromkeys(lost, "it was silent")
+    assert machines.goes_last(made) == is_last
+
+
+def test_machines_with_slow_passes_take_every_second_or_fourth_tick(run: Any) -> None:
+    made = run(machines=2)
+    now = int(time.time() / machines.TICK)
+    for seconds, step in ((0, 1), (machines.TICK, 1), (3, 2), (5, 4), (17, 16)):
+        made.pass_seconds = seconds
+        number = machines.tick(made)
+        assert number % step == 0 and now < number <= now + 5 + step
+
+
+def test_programs_find_the_machines(run: Any) -> None:
+    made = run(rank=1, machines=2, gpus=4)
+    for rank in (0, 1):
+        about = {"port": 2222, "host_keys": [f"ssh-ed25519 K{rank}"], "key": f"of {rank}"}
+        made.peers.records[rank] = {"address": f"10.0.0.{rank}", "slots": 4, "ssh": about}
+    with pytest.MonkeyPatch.context() as patch:
+        hosts = machines.SSH.parent / "hosts"
+        hosts.write_text("127.0.0.1 localhost")
+        patch.setattr(machines, "Path", lambda text: hosts if text == "/etc/hosts" else Path(text))
+        machines.introduce(made)
+        machines.introduce(made)
+    assert hosts.read_text() == "127.0.0.1 localhost\n10.0.0.0 j-0\n10.0.0.1 j-1\n"
+    assert machines.HOSTFILE.read_text() == "j-0 slots=4\nj-1 slots=4\n"
+    assert (machines.SSH / "authorized_keys").read_text() == "of 0\n"
+    assert (machines.SSH / "known_hosts").read_text() == (
+        "[j-0]:2222,[10.0.0.0]:2222 ssh-ed25519 K0\n[j-1]:2222,[10.0.0.1]:2222 ssh-ed25519 K1\n"
+    )
+    config = (machines.SSH / "config").read_text()
+    assert config.startswith("Host j-0 j-1 10.0.0.0 10.0.0.1\n  User root\n  Port 2222\n")
+    assert f"IdentityFile {machines.KEY}\n  StrictHostKeyChecking yes\n" in config
+    assert machines.variables(made) == {
+        "BERG_NODE_RANK": "1", "BERG_NUM_NODES": "2", "BERG_HOSTS": "10.0.0.0,10.0.0.1",
+        "BERG_HOSTFILE": str(machines.HOSTFILE), "MASTER_ADDR": "10.0.0.0", "MASTER_PORT": "29500",
+        "PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_NPROC_PER_NODE": "4",
+        "PET_MASTER_ADDR": "10.0.0.0", "PET_MASTER_PORT": "29500",
+    }  # fmt: skip
+    alone = run(gpus=0)
+    machines.introduce(alone)
+    assert machines.HOSTFILE.read_text() == f"localhost slots={os.cpu_count()}\n"
+    assert machines.variables(alone)["MASTER_ADDR"] == "127.0.0.1"
+    assert machines.variables(alone)["PET_NPROC_PER_NODE"] == "1"
+
+
+# --- records in the bucket
+
+
+def submitted(made: Run) -> Run:
+    """The run of a job whose records are in the bucket, as its laptop wrote them."""
+    made.bucket.write(jobs.job_path(made.job.name), made.job.content(), 0)
+    made.generation = jobs.write_state(made.bucket, made.state, 0)
+    return made
+
+
+def kept(made: Run) -> State:
+    return jobs.read_state(made.bucket, made.job.name)[0]
+
+
+def claimed(made: Run, **about: Any) -> Run:
+    own = {"berg-job": made.job.name, "berg-job-sha256": made.job.sha256}
+    return worker.claim(made.config, facts(attributes=own, **about))
+
+
+def test_a_job_is_taken_by_its_machine_and_by_no_other(
+    cloud: Cloud, google: Google, run: Any
+) -> None:
+    made = submitted(run(cloud.bucket, name="claims"))
+    first = claimed(made, id="1")
+    state = kept(made)
+    assert (state.state, state.machine, state.machine_id) == ("STARTING", "box", "1")
+    assert (
+        state.zone == "us-central1-a" and "Started on box in us-central1-a" in first.log.read_text()
+    )
+    assert claimed(made, id="1").state.attempt == 1  # its worker begins again
+    with pytest.raises(NotMine, match="runs on box in us-central1-a"):
+        claimed(made, id="2")
+    worker.BEGAN.write_text(first.title)
+    before = kept(made)
+    claimed(made, id="1")
+    assert kept(made) == before  # its command has begun
+    jobs.conclude(cloud.bucket, made.job, "KILLED", "")
+    with pytest.raises(NotMine, match="is KILLED already"):
+        claimed(made, id="1")
+    other = run(cloud.bucket, name="claims")
+    cloud.bucket.write(jobs.job_path("claims"), other.job.content())
+    with pytest.raises(NotMine):
+        claimed(other)
+
+
+def test_a_machine_that_google_made_again_begins_the_next_attempt(
+    cloud: Cloud, google: Google, run: Any
+) -> None:
+    made = submitted(run(cloud.bucket, name="returns", returns=True))
+    claimed(made, id="1").write_state("RUNNING", synced_until=jobs.now())
+    again = claimed(made, id="2")
+    assert (again.state.attempt, kept(made).attempt, kept(made).machine_id) == (2, 2, "2")
+    assert "box was lost; this is attempt 2" in again.log.read_text()
+    assert {*kept(made).times} == {"SUBMITTED", "STARTING"}
+
+
+def test_a_state_is_written_by_who_has_the_job(cloud: Cloud, google: Google, run: Any) -> None:
+    made = submitted(run(cloud.bucket, name="states"))
+    mine = claimed(made)
+    mine.wrote_state, mine.generation = -1, 1  # as if an answer had been lost
+    mine.write_state("RUNNING")
+    assert kept(made).state == "RUNNING" and {*kept(made).times} >= {"STARTING", "RUNNING"}
+    began = kept(made).times["RUNNING"]
+    mine.write_state("RUNNING", reason="x")
+    assert (kept(made).times["RUNNING"], kept(made).reason) == (began, "x")
+    follower = run(cloud.bucket, rank=1, name="states", machines=2)
+    follower.write_state("FAILED")
+    assert kept(made).state == "RUNNING"
+    jobs.conclude(cloud.bucket, made.job, "KILLED", "now")
+    with pytest.raises(NotMine):
+        mine.write_state("RUNNING")
+    assert (kept(made).state, kept(made).reason) == ("KILLED", "now")
+    other = submitted(run(cloud.bucket, name="states-2"))
+    taken = claimed(other, id="1")
+    theirs, generation = jobs.read_state(cloud.bucket, "states-2")
+    theirs.machine_id = "2"
+    jobs.write_state(cloud.bucket, theirs, generation)
+    with pytest.raises(NotMine):
+        taken.write_state("RUNNING")
+    assert kept(other).machine_id == "2"
+
+
+def test_the_end_has_its_reason_code_and_attempt(cloud: Cloud, run: Any) -> None:
+    made = submitted(run(cloud.bucket, name="ends"))
+    worker.conclude(made, Ending("SUBMITTED", "again", 3))
+    assert (kept(made).attempt, kept(made).reason, kept(made).exit_code) == (2, "again", 3)
+    made.state.attempt = 2
+    worker.conclude(made, Ending("FAILED", "for good", 4))
+    assert (kept(made).state, kept(made).attempt, kept(made).exit_code) == ("FAILED", 2, 4)
+    headless = submitted(run(cloud.bucket, name="ends-2", machines=2))
+    headless.rank = 1
+    worker.conclude(headless, Ending("FAILED", "no", 1))
+    assert kept(headless).state == "SUBMITTED"  # its first machine says it
+    headless.peers.lost[0] = "it was silent"
+    worker.conclude(headless, Ending("FAILED", "ends-2-0 was lost", 1))
+    assert (kept(headless).state, kept(headless).exit_code) == ("FAILED", 1)
+
+
+def test_a_log_goes_on_where_the_bucket_has_it(
+    cloud: Cloud, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = run(cloud.bucket, name="sends")
+    monkeypatch.setattr(worker, "PIECE", 10)
+    sender = worker.Sender(made, made.log)
+    sender.send()  # there is no file yet
+    made.log.write_text("0123456789abcdefghijklmno")
+    sender.send()
+    name = f".berg/logs/sends/{made.log.name}"
+    assert cloud.read(name) == made.log.read_bytes()
+    with made.log.open("a") as file:
+        file.write("more")
+    worker.Sender(made, made.log).send()  # of a worker that began again
+    assert cloud.read(name) == made.log.read_bytes()
+    made.log.write_text("another log")
+    with pytest.raises(Changed):
+        worker.Sender(made, made.log).send()
+    assert cloud.read(name) == b"0123456789abcdefghijklmnomore"
+
+
+def test_what_could_not_be_saved_is_said_and_fails_a_job(
+    cloud: Cloud, google: Google, run: Any, tmp_path: Path
+) -> None:
+    def finished(name: str, ending: Ending) -> tuple[Run, Ending]:
+        made = submitted(run(cloud.bucket, name=name, results=name, max_seconds=20))
+        folder = tmp_path / name
+        mirror = Mirror(str(folder), cloud.bucket, "berg_results/", name, name, "0")
+        mirror.restore()
+        (folder / name).mkdir()
+        (folder / name / "file").write_text(name)
+        os.mkfifo(folder / name / "pipe")
+        return made, worker.finish(made, mirror, ending)
+
+    done = Ending("SUCCEEDED", "", 0, seconds=1)
+    made, ending = finished("saves", done)
+    assert ending == done and made.state.missing == {"saves/pipe": "a pipe"}
+    assert "Not saved as it is: saves/pipe: a pipe" in made.log.read_text()
+    assert made.log.read_text().endswith("[berg] Job saves SUCCEEDED\n")
+    assert kept(made).state == "UPLOADING" and cloud.read("berg_results/saves/file") == b"saves"
+    refused = {"method": "storage.objects.insert", "match": "berg_results", "status": 403}
+    cloud.call("POST", "/_berg/faults", {**refused, "times": None})
+    try:
+        made, ending = finished("loses", done)
+        _, failed = finished("loses-too", Ending("FAILED", "exit code 3", 3, seconds=1))
+    finally:
+        cloud.call("DELETE", "/_berg/faults")
+    assert ending.state == "FAILED" and "results are not in the bucket" in ending.reason
+    assert {"", "loses/file", "loses/pipe"} == {*made.state.missing}
+    assert failed.reason == "exit code 3"
+
+
+def test_a_machine_hears_how_far_the_others_are(
+    cloud: Cloud, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [run(cloud.bucket, rank=rank, name="hears", machines=3) for rank in range(3)]
+    first, second, third = made
+    machines.tell(second, "ended", **machines.outcome(Ending("FAILED", "oh no", 4)))
+    machines.tell(third, "come")
+    machines.tell(first, "running")
+    about = first.peers.records[1]
+    assert (about["phase"], about["state"], about["reason"], about["exit_code"]) == (
+        "ended", "FAILED", "oh no", 4
+    )  # fmt: skip
+    assert first.peers.records[2]["phase"] == "come" and not first.peers.lost
+    assert {"address": "10.0.0.5", "id": "7", "attempt": 1}.items() <= about.items()
+    monkeypatch.setattr(machines, "SILENCE", 2)
+    machines.tell(second, "saved")
+    machines.listen(first)
+    machines.beat(first)
+    assert first.peers.missed[0] == 0 and not first.peers.lost
+    machines.listen(first)
+    assert first.peers.lost == {2: "it was silent for 4 seconds"}  # one that has saved may be
+    later = run(cloud.bucket, rank=1, name="hears", machines=3)
+    later.state.attempt = 2
+    machines.tell(later, "come")
+    assert later.peers.records.keys() == {1}  # of this attempt
+    fresh = run(cloud.bucket, rank=0, name="hears", machines=3)
+    machines.listen(fresh)
+    assert fresh.peers.lost == {1: "Google made it again"}
+    machines.tell(later, "replaced")
+    later.peers.records.clear()
+    machines.listen(later)
+    assert later.peers.lost == {1: "Google made it again"} and not later.peers.records
+
+
+def test_machines_wait_for_each_other_and_name_who_does_not_come(
+    cloud: Cloud, google: Google, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (run(cloud.bucket, rank=n, name="meets", machines=2) for n in (0, 1))
+    monkeypatch.setattr(machines, "MEETING", 0.3)
+    with pytest.raises(BergError, match=r"1 of 2 machines did not come .*: meets-1"):
+        machines.gather(first, "come")
+    assert first.peers.lost == {1: "it did not come"}
+    first.peers = machines.Peers()
+    machines.tell(second, "come")
+    machines.gather(first, "come")
+    with worker.every(lambda: 0.05, lambda: machines.beat(first)):
+        gathering = threading.Thread(target=machines.gather, args=[first, "ready"])
+        gathering.start()
+        gathering.join(1)
+        assert gathering.is_alive()  # the other one has only come
+        machines.tell(second, "ready")
+        gathering.join(30)
+        assert not gathering.is_alive()
+    google.instance["attributes"] = {"berg-kill-meets": "ann"}
+    second.state.attempt = first.state.attempt = 2
+    first.peers = machines.Peers()
+    first.next_word = 0
+    with pytest.raises(worker.EndEarly) as told:
+        machines.gather(first, "come")
+    assert told.value.ending.reason == "killed by ann"
+
+
+# --- rows of a sweep
+
+
+VALUES = [{"x": str(number)} for number in range(4)]
+BOTH = {"cmd": "train {x}", "rows": VALUES, "machines": 2}
+
+
+def test_a_machine_takes_rows_that_no_other_one_has(
+    cloud: Cloud, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = submitted(run(cloud.bucket, name="takes", results="takes", **BOTH))
+    made.facts.name, made.facts.id = "takes-0", "1"
+    other = run(cloud.bucket, rank=1, name="takes", results="takes", **BOTH)
+    other.job, other.state = made.job, made.state
+    other.facts.name, other.facts.id = "takes-1", "2"
+    rows.begin(made)
+    rows.begin(other)
+    assert kept(made).state == "RUNNING" and kept(made).zone == "us-central1-a"
+    mine, theirs = rows.take(made), rows.take(other)
+    assert mine and theirs
+    assert (mine.job.name, mine.job.cmd, theirs.job.name) == ("takes/0", "train 0", "takes/1")
+    state, _ = jobs.read_state(cloud.bucket, "takes/0")
+    assert (state.state, state.machine, state.machine_id) == ("STARTING", "takes-0", "1")
+    assert (state.results, state.machines, state.attempt) == ("takes/0", 1, 1)
+    again = rows.take(made)  # its worker died in it
+    assert again and again.job.name == "takes/0" and again.state.attempt == 1
+    again.write_state("SUCCEEDED")
+    third = rows.take(made)
+    assert third and third.job.name == "takes/2"
+    third.write_state("FAILED")
+    other.peers.missed[0] = made.peers.missed[1] = machines.SILENCE + 1
+    lost = rows.take(made)
+    assert lost and (lost.job.name, lost.state.attempt) == ("takes/1", 2)
+    with pytest.raises(NotMine):
+        theirs.write_state("RUNNING")
+    last = rows.take(other)
+    assert last and last.job.name == "takes/1" and last.state.attempt == 3
+    last.write_state("KILLED")
+    fourth = rows.take(other)
+    assert fourth and fourth.job.name == "takes/3"
+    made.peers.missed.clear()
+    assert rows.take(made) is None
+    fourth.facts.id, other.facts.id = "2", "3"  # Google made it again
+    fifth = rows.take(other)
+    assert fifth and (fifth.job.name, fifth.state.attempt) == ("takes/3", 2)
+
+
+@pytest.mark.parametrize(
+    ("states", "saved", "stop", "expected"),
+    [
+        (["SUCCEEDED"] * 4, False, None, ("SUCCEEDED", "", 0)),
+        (["SUCCEEDED", "KILLED"] * 2, False, None, ("SUCCEEDED", "2 rows were killed", 0)),
+        (["SUCCEEDED", "FAILED", "FAILED", "KILLED"], False, None,
+         ("FAILED", "2 of 4 rows failed: 1, 2; the first: of 1", 11)),
+        (["SUCCEEDED"] * 3 + ["RUNNING"], False, None, None),
+        (["SUCCEEDED"] * 3 + [""], False, None, None),
+        (["SUCCEEDED"] * 3 + ["RUNNING"], True, None,
+         ("FAILED", "1 of 4 rows have not ended: machines were lost", None)),
+        (["SUCCEEDED"] * 2 + ["", ""], True, Ending("FAILED", "it reached its limit"),
+         ("FAILED", "2 of 4 rows have not ended: it reached its limit", None)),
+        (["FAILED"] * 4, False, Ending("KILLED", "killed by ann"),
+         ("KILLED", "killed by ann", None)),
+    ],
+)  # fmt: skip
+def test_a_sweep_ends_as_its_rows_did(
+    cloud: Cloud, run: Any, states: list[str], saved: bool, stop: Ending | None,
+    expected: tuple[str, str, int | None] | None, request: pytest.FixtureRequest,
+) -> None:  # fmt: skip
+    name = f"sweep-{request.node.callspec.indices['states']}"
+    made = submitted(run(cloud.bucket, name=name, results=name, **BOTH))
+    for number, state in enumerate(states):
+        if state:
+            row = State(f"{name}/{number}", state, results=f"{name}/{number}", id=made.job.id)
+            row.created_at = row.times[state] = jobs.now()
+            row.reason, row.exit_code = f"of {number}", 10 + number
+            jobs.write_state(cloud.bucket, row, 0)
+    if saved:
+        made.peers.records[1] = {"phase": "saved"}
+    ending = rows.end(made, stop)
+    found = ending and (ending.state, ending.reason, ending.exit_code)
+    assert found == expected
+    if expected:
+        last = kept(made)
+        assert (last.state, last.reason, last.exit_code) == expected
+        rows.resume(cloud.bucket, made.job)
+        for number, state in enumerate(states):
+            if state in ("FAILED", "KILLED"):
+                row, _ = jobs.read_state(cloud.bucket, f"{name}/{number}")
+                about = (row.state, row.attempt, row.reason, row.exit_code)
+                assert about == ("SUBMITTED", 2, "", None)
+            elif state:
+                row, _ = jobs.read_state(cloud.bucket, f"{name}/{number}")
+                assert (row.state, row.attempt) == (state, 1)
+    else:
+        assert kept(made).state == "SUBMITTED"
