@@ -7,11 +7,26 @@ import struct
 import subprocess
 import sys
 import time
+from datetime import datetime
 
+import google_crc32c
 import pytest
 
-from berg import BergError, features, gce, metrics, rows, ssh, table, terminal, usage
+from berg import (
+    BergError,
+    features,
+    fetch,
+    gce,
+    metrics,
+    moments,
+    rows,
+    ssh,
+    table,
+    terminal,
+    usage,
+)
 from berg import job as jobs
+from berg.bucket import Object
 from berg.clients import api, costs, dashboard, diff, gpus, profile, tensorboard, top
 from berg.clients.page import data as page
 from berg.features import docker
@@ -711,3 +726,168 @@ def test_a_port_that_is_in_use_is_another_one():
         taken = server.getsockname()[1]
         assert ssh.free("127.0.0.1", taken) not in (0, taken)
     assert ssh.free("127.0.0.1", taken) == taken
+
+
+# --- how steps and times of metrics are found, and how values are shown
+
+
+@pytest.mark.parametrize(
+    ("lines", "series"),
+    [
+        (['{"loss": 1}', '{"loss": 2}'], {"loss": [(0, 1, 0), (1, 2, 0)]}),
+        (['{"iter": 5, "loss": 1, "epoch": 2}'], {"epoch": [(5, 2, 0)], "loss": [(5, 1, 0)]}),
+        (['{"epoch": 2, "loss": 1}'], {"loss": [(2, 1, 0)]}),
+        (['{"step": 7, "iter": 5, "loss": 1}'], {"loss": [(7, 1, 0)]}),
+        (['{"step": 7, "time": 90, "loss": 1}'], {"loss": [(7, 1, 90)]}),
+        (
+            ['{"step": "x", "wall_time": 80, "b": 1, "a": 2}'],
+            {"a": [(0, 2, 80)], "b": [(0, 1, 80)]},
+        ),
+        (['{"loss": true, "acc": 1e400, "x": null}'], {}),
+    ],
+)
+def test_metrics_have_their_step_and_time(lines, series):
+    found = metrics.parse("\n".join(lines).encode())
+    assert found.series() == series and [*found.series()] == sorted(series)
+
+
+def test_values_are_short_and_damage_is_said():
+    assert [metrics.text(each) for each in (0.123456789, 1e-9, 12345678, "word", True)] == [
+        "0.123457", "1e-09", "12345678", "word", "True"
+    ]  # fmt: skip
+    notes = [metrics.Metrics(damaged=count).note("j") for count in (0, 1, 2)]
+    assert notes[0] == "" and notes[1].startswith("1 line of j's") and "2 lines of" in notes[2]
+    assert metrics.parse(b"{half\r\n{half").damaged == 1
+    assert metrics.finite({"a": float("-inf"), "b": "nan"}) == {"a": None, "b": "nan"}
+
+
+# --- more of sweeps
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("a.csv", "a,a\n1,2\n", "a column is named twice"),
+        ("a.csv", "a,b\n1,2\n3\n", "row 1 has 1 values for 2 columns"),
+        ("a.csv", "", "has no rows"),
+        ("a.jsonl", "\n", "has no rows"),
+        ("a.jsonl", '{"a": 1}\n7\n', "line 2 is no object"),
+        ("a.csv", "b,a\n1,2\n", "does not name 'b'"),
+        ("a.jsonl", '{"a": 1}\n{"b": 1}\n', "row 1 has no 'a'"),
+    ],
+)
+def test_a_file_of_rows_says_what_is_wrong(tmp_path, name, text, says):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(BergError, match=says):
+        rows.make("t {a}", [], str(tmp_path / name))
+
+
+def test_a_file_and_a_grid_are_every_combination_up_to_a_limit(tmp_path):
+    (tmp_path / "a.csv").write_text("a\n1\n\n2\n")
+    made = rows.make("t {a} {b} {c}", ["b=x,y", "c=7"], str(tmp_path / "a.csv"))
+    assert [rows.describe(row) for row in made] == [
+        "a=1 b=x c=7", "a=1 b=y c=7", "a=2 b=x c=7", "a=2 b=y c=7"
+    ]  # fmt: skip
+    numbers = ",".join(map(str, range(101)))
+    with pytest.raises(BergError, match="10201 rows are more than 10000"):
+        rows.make("t {a} {b}", [f"a={numbers}", f"b={numbers}"], "")
+    with pytest.raises(BergError, match="--grid a is given twice"):
+        rows.make("t {a}", ["a=1", "a=2"], "")
+    own = rows.make("t {a} --out /root/berg_results/of-{a}", ["a=1,2"], "")
+    sweep = Job(name="s", cmd="t --out /root/berg_results/of-{a}", repo="r", code={}, results="s")
+    sweep.rows = own
+    assert [rows.row_job(sweep, n).results for n in (0, 1)] == ["of-1", "of-2"]
+    begun = State("s/1", "RUNNING")
+    assert rows.state_of(sweep, {1: (begun, 5)}, 1) is begun
+    waiting = rows.state_of(sweep, {1: (begun, 5)}, 0)
+    assert (waiting.name, waiting.state, waiting.results) == ("s/0", "SUBMITTED", "of-1")
+
+
+# --- where the content of a file is
+
+
+def there(size: int, crc: int, name: str = "x") -> Object:
+    return Object(name, size, crc, 1)
+
+
+@pytest.mark.parametrize(
+    ("plain", "kept", "grows", "found"),
+    [
+        (None, [], False, []),
+        (there(5, 7), [], False, ["plain"]),
+        (there(5, 8), [], False, ["plain"]),  # it may have grown
+        (there(4, 8), [], False, []),
+        (there(4, 8), [there(5, 7, "k-9")], False, ["k-9"]),
+        (there(5, 7), [there(5, 7, "k-9")], False, ["plain", "k-9"]),
+        (there(9, 8), [there(5, 7, "k-9")], False, ["k-9", "plain"]),
+        (None, [there(8, 8, "k-10")], False, []),
+        (None, [there(8, 8, "k-10")], True, ["k-10"]),
+        (None, [there(4, 8, "k-10")], True, []),
+    ],
+)
+def test_a_file_is_looked_for_where_its_content_may_be(plain, kept, grows, found):
+    row = Row(size=5, crc=7, generation=9, grows=grows)
+    assert moments.sources("plain", plain, kept, row) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "machines", "expected"),
+    [
+        ("a.~rank1~", 2, ("a", "1")),
+        ("a.~rank2~", 2, ("a.~rank2~", "")),  # no machine has that rank
+        ("a.~rank0~", 2, ("a.~rank0~", "")),
+        ("a.~rank1~", 1, ("a.~rank1~", "")),
+        ("a.~rank1~/b", 2, ("a.~rank1~/b", "")),
+        ("a\nb.~rank1~", 2, ("a\nb", "1")),
+    ],
+)
+def test_the_name_of_a_ranks_file_is_taken_apart(name, machines, expected):
+    assert moments.split_name(name, machines) == expected
+    assert not expected[1] or moments.rank_name(*expected) == name
+
+
+def test_names_that_no_file_and_no_object_can_have():
+    assert [moments.is_plain(name) for name in ("a/b", "a//b", "a/../b", "./a", "a\0", "a/")] == [
+        True, False, False, False, False, False
+    ]  # fmt: skip
+    assert [bool(moments.misnamed(name)) for name in ("a", "a\n", "a\r", "a" * 1025, "\udc80")] == [
+        False, True, True, True, True
+    ]  # fmt: skip
+    assert not moments.misnamed("é" * 512) and "too long" in moments.misnamed("é" * 513)
+
+
+def test_of_files_and_links_with_one_path_the_file_counts():
+    link = {"at_ns": 1, "gone": {}, "rows": {"a": list(Row(generation=9, link="b"))}}
+    assert union({"0": link, "1": moment(a=1)})["a"].link == ""
+    assert union({"0": moment(a=1), "1": link})["a"].link == ""
+    alike = union({"0": moment(a=1), "1": moment(a=1)})
+    assert [*alike] == ["a"]
+
+
+def test_a_file_that_is_here_is_known_by_its_content(tmp_path):
+    (tmp_path / "file").write_bytes(b"content")
+    right = Row(size=7, crc=google_crc32c.value(b"content"))
+    (tmp_path / "link").symlink_to("file")
+    assert moments.is_there(tmp_path / "file", right)
+    assert not moments.is_there(tmp_path / "file", right._replace(crc=1))
+    assert not moments.is_there(tmp_path / "file", right._replace(size=6))
+    assert not moments.is_there(tmp_path / "none", right)
+    assert not moments.is_there(tmp_path / "link", right)
+
+
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [
+        ("2026-01-02T03:04:05Z", "2026-01-02T03:04:05.999999999"),
+        ("2026-01-02T03:04:05", "2026-01-02T03:04:05.999999999"),  # UTC, wherever the laptop is
+        ("2026-01-02T05:04:05+02:00", "2026-01-02T03:04:05.999999999"),
+    ],
+)
+def test_a_view_is_the_last_instant_of_its_second(text, ends, monkeypatch):
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    whole, _, rest = ends.partition(".")
+    seconds = datetime.fromisoformat(f"{whole}+00:00").timestamp()
+    assert fetch.view(text) == int(seconds) * 10**9 + int(rest)
+    monkeypatch.undo()
+    time.tzset()
