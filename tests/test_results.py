@@ -1,15 +1,22 @@
 """Whose a folder of results is, where a path leads to it, and what a fetch does with files that are here."""
 
 import json
+import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import google_crc32c
 import pytest
 from conftest import Cloud
 
+from berg import bucket as buckets
 from berg import job as jobs
+from berg import metrics, moments
+from berg.bucket import Changed
+from berg.fetch import NOTES, Fetch, Fetched
 from berg.job import State
+from berg.results import Mirror
 
 CPU = ["run", "-g", "0", "-n"]
 
@@ -152,3 +159,295 @@ def test_two_fetches_of_a_folder_take_turns(cloud: Cloud, tmp_path: Path) -> Non
         one, other = pool.map(lambda _: cloud.run(*words), range(2))
     assert one.err + other.err == "", one.err + other.err
     assert {json.loads(each.out)["fetched"] for each in (one, other)} == {0, 40}
+
+
+# --- a bucket's objects
+
+
+def test_a_write_names_what_it_replaces(cloud: Cloud, tmp_path: Path) -> None:
+    bucket = cloud.bucket
+    first = bucket.write("tests/record", b"one", 0, {"key": "value"})
+    assert (first.size, first.crc, first.about) == (
+        3,
+        google_crc32c.value(b"one"),
+        {"key": "value"},
+    )
+    again = bucket.write("tests/record", b"one", 0, {"key": "value"})  # an answer that was lost
+    assert again.generation == first.generation == bucket.get("tests/record").generation  # type: ignore[union-attr]
+    for content, about in ((b"two", {"key": "value"}), (b"one", {"key": "other"})):
+        with pytest.raises(Changed):
+            bucket.write("tests/record", content, 0, about)
+    second = bucket.write("tests/record", b"two", first.generation)
+    with pytest.raises(Changed):
+        bucket.write("tests/record", b"three", first.generation)
+    assert bucket.find_with_generation("tests/record") == (b"two", second.generation)
+    small = bucket.put_bytes("tests/small.json", b"{}", 0, {"by": "me"})
+    for generation in (0, small.generation + 1):
+        with pytest.raises(Changed):
+            bucket.put_bytes("tests/small.json", b"[]", generation, {})
+    (listed,) = bucket.list("tests/small")
+    assert (listed.generation, listed.crc, listed.about) == (
+        small.generation, small.crc, {"by": "me"}
+    )  # fmt: skip
+    newer = bucket.put_bytes("tests/small.json", b"[]", small.generation, {})
+    assert bucket.read("tests/small.json") == b"[]" and newer.generation > small.generation
+    kind = bucket.client.get_blob("tests/small.json").content_type
+    assert kind == "application/json"
+    with pytest.raises(FileNotFoundError):
+        bucket.read("tests/none")
+    assert bucket.find("tests/none") is None
+    assert bucket.find("tests/record", 1) == b"wo" and bucket.find("tests/record", 3) == b""
+
+
+def test_objects_are_appended_copied_and_deleted_as_they_are_known(cloud: Cloud) -> None:
+    bucket = cloud.bucket
+    log = bucket.write("tests/log.txt", b"one,", 0)
+    part = bucket.write("tests/part", b"two", 0)
+    longer = bucket.extend("tests/log.txt", log.generation, part, {"by": "me"})
+    assert bucket.read("tests/log.txt") == b"one,two" and longer.about == {"by": "me"}
+    assert longer.crc == google_crc32c.value(b"one,two")
+    with pytest.raises(Changed):
+        bucket.extend("tests/log.txt", log.generation, part, {})
+    assert bucket.client.get_blob("tests/log.txt").content_type == "text/plain"
+    bucket.copy("tests/log.txt", longer.generation, "tests/copy")
+    bucket.write("tests/log.txt", b"new", longer.generation)
+    bucket.copy("tests/log.txt", longer.generation, "tests/copy")  # it is there
+    assert bucket.read("tests/copy") == b"one,two"
+    with pytest.raises(Changed):
+        bucket.copy("tests/log.txt", longer.generation, "tests/other-copy")
+    with pytest.raises(Changed):
+        bucket.delete("tests/log.txt", generation=longer.generation)
+    with pytest.raises(Changed):
+        bucket.delete(longer)
+    bucket.delete("tests/nothing", "tests/log.txt")
+    bucket.delete(*bucket.list("tests/part"), "tests/copy", "tests/nothing")
+    assert not {*cloud.names("tests/")} & {"tests/log.txt", "tests/part", "tests/copy"}
+    for name in "abc":
+        bucket.write(f"tests/listed/{name}", b"", 0)
+    listed = [each.name for each in bucket.list("tests/listed/", "tests/listed/b")]
+    assert listed == ["tests/listed/b", "tests/listed/c"]
+
+
+def test_a_download_is_what_its_checksum_says(
+    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buckets, "PIECE", 7)
+    content, bucket, path = bytes(range(100)), cloud.bucket, tmp_path / "file"
+    bucket.write("tests/large", content, 0)
+    counts: list[int] = []
+    for size in (100, 99, 7, 0):  # of a log that has grown the beginning
+        right = google_crc32c.value(content[:size])
+        bucket.download("tests/large", path, size, right, counts.append)
+        assert path.read_bytes() == content[:size] and sum(counts) == size
+        counts.clear()
+        with pytest.raises(Changed):
+            bucket.download("tests/large", path, size, right + 1)
+    with pytest.raises(FileNotFoundError):
+        bucket.download("tests/none", path, 7, 0)
+
+
+def test_a_token_that_ended_before_its_time_is_renewed_and_a_wrong_clock_is_known(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = cloud.bucket
+    bucket.write("tests/token", b"1")
+    bucket.renew()
+    bucket.config.credentials.token = "of another life"
+    assert bucket.read("tests/token") == b"1"
+    assert bucket.offset == 0
+
+    class Slow:
+        @staticmethod
+        def time() -> float:
+            return time.time() - 1000
+
+    monkeypatch.setattr(buckets, "time", Slow)
+    bucket.write("tests/token", b"2")
+    assert bucket.offset == pytest.approx(1000, abs=30)
+    assert bucket.time() == pytest.approx(time.time(), abs=30)
+
+
+def test_a_moment_is_one_of_the_newest_attempt_that_has_any(cloud: Cloud) -> None:
+    def write(attempt: int, rank: int, number: str, at_ns: int) -> None:
+        row = [1, 1, at_ns, 0, 0o644, False, ""]
+        about = {"at_ns": at_ns, "gone": {}, "rows": {f"{rank}": row}}
+        name = f".berg/moments/dated/at/{attempt:04}/{rank}/{number}"
+        cloud.bucket.write(name, json.dumps(about).encode(), 0)
+
+    def newest(machines: int, before_ns: int = 1 << 62) -> tuple[int, int]:
+        return moments.newest(cloud.bucket, "dated", machines, before_ns)[:2]
+
+    assert newest(1) == (0, 0)
+    for number in (1, 2):
+        write(1, 0, f"{number:012}", number * 10)
+        write(1, 1, f"{number:012}", number * 10 + 5)
+    write(2, 0, f"{1:012}", 30)
+    assert newest(1) == (2, 30)
+    assert newest(2) == (1, 25)
+    assert newest(2, 25) == (1, 25) and newest(2, 24) == (1, 15) and newest(2, 14) == (0, 0)
+    write(2, 1, f"{1:012}-partly", 31)
+    assert newest(2) == (2, 31)
+    write(2, 0, f"{2:012}", 40)
+    moments.end_for(cloud.bucket, "dated", 2, 1)
+    moments.end_for(cloud.bucket, "dated", 2, 1)
+    prefix = ".berg/moments/dated/at/0002/1/"
+    assert cloud.names(prefix) == [f"{prefix}{1:012}-final", f"{prefix}{1:012}-partly"]
+    assert newest(2) == (2, 40)
+    assert newest(3) == (0, 0)
+    moments.end_for(cloud.bucket, "dated", 2, 2)
+    attempt, at_ns, rows = moments.newest(cloud.bucket, "dated", 3)
+    assert (attempt, at_ns, {*rows}) == (2, 40, {"0", "1"})
+
+
+# --- a fetch
+
+
+def fetched(cloud: Cloud, name: str, to: Path, deleted: bool = False) -> Fetched:
+    return Fetch(cloud.bucket, "berg_results/", name, to).run(deleted=deleted)
+
+
+def texts(folder: Path) -> dict[str, str]:
+    """Files below a folder, without a fetch's own notes."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != NOTES]
+    return {str(path.relative_to(folder)): path.read_text() for path in files}
+
+
+def test_a_fetch_brings_what_changed_and_keeps_what_is_ones_own(
+    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("berg.fetch.PIECE", 4)  # some files are large
+    put = lambda name, text: cloud.bucket.write(f"berg_results/again/{name}", text.encode())  # noqa: E731
+    here = tmp_path / "here"
+    for name in ("a", "deep/large", "gone", "gone-but-edited", "becomes/file"):
+        put(name, f"first {name}")
+    here.mkdir()
+    (here / "a").write_text("first a")  # by a copy, of no fetch
+    (here / "gone").write_text("mine, before any fetch")
+    (here / "own").write_text("own")
+    done = fetched(cloud, "again", here)
+    assert {*done.new} == {"deep/large", "gone", "gone-but-edited", "becomes/file"}
+    assert done.files == 5 and done.kept == {"gone": "gone.~1~"} and not done.left
+    assert fetched(cloud, "again", here).new == []
+    (here / "gone-but-edited").write_text("edited")
+    (here / "deep/large").write_text("edited once")
+    assert fetched(cloud, "again", here).kept == {
+        "deep/large": "deep/large.~1~", "gone-but-edited": "gone-but-edited.~1~"
+    }  # fmt: skip
+    (here / "deep/large").write_text("edited twice")
+    (here / "gone-but-edited").write_text("edited")
+    put("a", "second a")
+    put("becomes", "a file")
+    for name in ("gone", "gone-but-edited", "becomes/file", "deep/large"):
+        cloud.bucket.delete(f"berg_results/again/{name}")
+    put("deep/large/now", "in a folder")
+    done = fetched(cloud, "again", here, deleted=True)
+    assert {*done.deleted} == {"gone", "becomes/file"}
+    assert {*done.new} == {"a", "becomes", "deep/large/now"} and done.left == {}
+    assert texts(here) == {
+        "a": "second a", "own": "own", "gone.~1~": "mine, before any fetch", "becomes": "a file",
+        "deep/large.~1~": "edited once", "deep/large.~2~": "edited twice",
+        "deep/large/now": "in a folder",
+        "gone-but-edited.~1~": "edited", "gone-but-edited": "edited",
+    }  # fmt: skip
+    assert texts(tmp_path / "here.deleted") == {
+        "gone": "first gone", "becomes/file": "first becomes/file"
+    }  # fmt: skip
+    assert not (here / ".berg-parts").exists()
+    (here / NOTES).write_text("{")  # which a full disk cut off
+    done = fetched(cloud, "again", here)
+    assert not done.new and not done.kept and texts(here)["a"] == "second a"
+
+
+def test_what_gets_no_file_here_is_named(cloud: Cloud, tmp_path: Path) -> None:
+    for name in ("a//b", "a/../c", ".git/hooks", "dir/", NOTES, "file", "file/below", "n" * 300):
+        cloud.bucket.write(f"berg_results/odd-names/{name}", b"1", 0)
+    (tmp_path / "here").mkdir()
+    left = fetched(cloud, "odd-names", tmp_path / "here").left
+    assert {*left} == {"a//b", "a/../c", ".git/hooks", "dir/", NOTES, "file/below", "n" * 300}
+    assert "programs on this computer" in left[".git/hooks"]
+    assert left["file/below"] == "file is a link or a file, not a folder"
+    assert "too long" in left["n" * 300] and "cannot be that of a file" in left["dir/"]
+    assert texts(tmp_path / "here") == {"file": "1"}
+
+
+def test_a_fetch_goes_through_no_link_and_has_times_and_modes(cloud: Cloud, tmp_path: Path) -> None:
+    place = cloud.bucket, "berg_results/", "exact", "exact", "0"
+    mirror, folder = Mirror(str(tmp_path / "job"), *place), tmp_path / "job/exact"
+    mirror.restore()
+    (folder / "deep").mkdir(parents=True)
+    (folder / "run.sh").write_text("#!/bin/sh\n")
+    (folder / "run.sh").chmod(0o555)
+    os.utime(folder / "run.sh", (1e9, 1e9))
+    (folder / "deep/file").write_text("inside")
+    (folder / "link").symlink_to("deep/file")
+    assert mirror.sync()
+    here, outside = tmp_path / "here", tmp_path / "outside"
+    here.mkdir(), outside.mkdir()
+    (here / "deep").symlink_to(outside)
+    fetch = Fetch(cloud.bucket, "berg_results/", "exact", here, "exact")
+    done = fetch.run()
+    assert done.left == {"deep/file": "deep is a link or a file, not a folder"}
+    assert not [*outside.iterdir()] and {*done.new} == {"run.sh", "link"}
+    about = (here / "run.sh").stat()
+    assert (about.st_mtime, about.st_mode & 0o777) == (1e9, 0o755)
+    assert os.readlink(here / "link") == "deep/file"
+    (here / "deep").unlink()
+    (here / "link").unlink()
+    (here / "link").symlink_to("run.sh")  # a person's
+    done = Fetch(cloud.bucket, "berg_results/", "exact", here, "exact").run()
+    assert {*done.new} == {"deep/file", "link"} and done.kept == {"link": "link.~1~"}
+    assert (here / "link").read_text() == "inside" and os.readlink(here / "link.~1~") == "run.sh"
+    again = Fetch(cloud.bucket, "berg_results/", "exact", here, "exact").run()
+    assert again.new == [] and again.files == 3
+
+
+def test_a_fetch_says_what_it_has_not(cloud: Cloud, tmp_path: Path) -> None:
+    times = {"FAILED": jobs.now()}
+    for name, missing in (("nothing", {}), ("lacks", {f"file{n}": "a pipe" for n in range(30)})):
+        ended = State(name, "FAILED", results=name, created_at=jobs.now(), times=times)
+        ended.missing = missing
+        jobs.write_state(cloud.bucket, ended, 0)
+    done = cloud.run("fetch", "nothing")
+    assert done.code == 1 and "nothing has no results yet. Its log: berg log nothing" in done.err
+    assert not (cloud.home / "berg_results/nothing").exists()
+    cloud.bucket.write("berg_results/lacks/there", b"1", 0)
+    cloud.bucket.write(".berg/moments/lacks/at/0001/0/000000000001", b'{"at_ns": "x"}', 0)
+    done = cloud.run("fetch", "lacks")
+    assert done.code == 0 and "lists of lacks's results cannot be read" in done.err, done.err
+    assert done.err.count("is not in the bucket: a pipe") == 20
+    assert "1 of 1 files new or changed" in done.err
+    assert done.out.strip() == str(cloud.home / "berg_results/lacks")
+    assert (cloud.home / "berg_results/lacks/there").read_text() == "1"
+    done = cloud.run("fetch", "lacks", "--watch", "--view", "2026-01-02T03:04:05Z")
+    assert done.code == 2 and "only one of --watch and --view" in done.err
+
+
+def test_a_view_has_a_folder_of_its_own(cloud: Cloud, tmp_path: Path) -> None:
+    place = cloud.bucket, "berg_results/", "viewed", "viewed", "0"
+    mirror, path = Mirror(str(tmp_path), *place), tmp_path / "viewed/model"
+    mirror.restore()
+    path.parent.mkdir()
+    for text in ("one", "two"):
+        path.write_text(text)
+        assert mirror.sync()
+    state = State("viewed", "RUNNING", results="viewed", created_at=jobs.now())
+    state.times["RUNNING"] = jobs.now()
+    jobs.write_state(cloud.bucket, state, 0)
+    now = jobs.now(mirror.at_ns / 1e9)
+    said = json.loads(cloud.run("fetch", "viewed", "--view", now, "--json").out)
+    assert said["folder"] == str(cloud.home / f"berg_results/viewed@{now.replace(':', '')}")
+    assert (Path(said["folder"]) / "model").read_text() == "two" and said["fetched"] == 1
+    done = cloud.run("fetch", "viewed", "--view", "2020-01-01T00:00:00Z")
+    assert done.code == 1 and "no results from then. See: berg show viewed --views" in done.err
+
+
+def test_the_metrics_of_a_long_file_are_its_last_ones(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [json.dumps({"step": number, f"of{number}": number}) for number in range(20)]
+    cloud.bucket.write("berg_results/long/metrics.jsonl", "\n".join(lines).encode(), 0)
+    assert len(metrics.of_results(cloud.bucket, "long").lines) == 20
+    assert metrics.of_results(cloud.bucket, "none").lines == []
+    monkeypatch.setattr(metrics, "MOST", 60)
+    found = metrics.of_results(cloud.bucket, "long")
+    assert found.damaged == 0 and [line["step"] for line in found.lines] == [18, 19]
