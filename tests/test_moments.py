@@ -4,12 +4,14 @@ import contextlib
 import os
 import shutil
 import sqlite3
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ranks
-from conftest import Cloud
+from conftest import Cloud, until
 
 from berg import moments, results
 from berg.fetch import Fetch
@@ -342,3 +344,272 @@ def test_a_worker_of_many_machines_keeps_what_others_copied(cloud: Cloud, tmp_pa
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_random_machines_find_their_own_files(cloud: Cloud, tmp_path: Path, seed: int) -> None:
     assert not ranks.life(cloud, seed, tmp_path)
+
+
+# --- one machine, as a program writes
+
+
+def alone(cloud: Cloud, folder: Path, job: str, **more: Any) -> tuple[Mirror, Path]:
+    """The results of a job of one machine, and its own folder."""
+    mirror = Mirror(str(folder), cloud.bucket, "berg_results/", job, job, "0", **more)
+    mirror.restore()
+    (folder / job).mkdir(parents=True, exist_ok=True)
+    return mirror, folder / job
+
+
+def restored(cloud: Cloud, folder: Path, job: str) -> dict[str, str]:
+    """What the next attempt finds."""
+    _, own = alone(cloud, folder, job, attempt=9)
+    return {
+        str(path.relative_to(own)): path.read_text() for path in own.rglob("*") if path.is_file()
+    }
+
+
+def test_a_file_that_is_rewritten_has_the_version_before(
+    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "GAP", 0)
+    mirror, own = alone(cloud, tmp_path / "1", "rewritten")
+    (own / "model").write_text("one")
+    assert mirror.sync() and mirror.at_ns
+    (own / "other").write_text("other")
+    first = mirror.at_ns
+    with (own / "model").open("w") as file:
+        file.write("tw")
+        file.flush()
+        assert not mirror.sync() and mirror.at_ns == first
+        assert cloud.read("berg_results/rewritten/model") == b"one"
+        assert restored(cloud, tmp_path / "2", "rewritten") == {"model": "one"}
+        monkeypatch.setattr(results, "PATIENCE", 0)
+        assert mirror.sync() and mirror.at_ns > first
+        assert restored(cloud, tmp_path / "3", "rewritten") == {"model": "one", "other": "other"}
+        file.write("o")
+    assert mirror.sync()
+    assert restored(cloud, tmp_path / "4", "rewritten") == {"model": "two", "other": "other"}
+
+
+def test_a_new_file_waits_until_it_is_whole_and_lines_do_not(
+    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "GAP", 0)
+    mirror, own = alone(cloud, tmp_path / "1", "new-files")
+    with (own / "half.bin").open("w") as half, (own / "out.txt").open("w") as lines:
+        half.write("no end"), half.flush()
+        lines.write("line\n"), lines.flush()
+        with (own / "x.jsonl").open("w") as log:
+            log.write("{no end"), log.flush()
+            assert not mirror.sync()  # for some seconds it may become whole
+            monkeypatch.setattr(results, "QUIET", 1000)
+            mirror.waiting_since -= 2000
+            assert mirror.sync()  # then nothing waits for a new file
+        assert restored(cloud, tmp_path / "2", "new-files") == {
+            "out.txt": "line\n", "x.jsonl": "{no end"
+        }  # fmt: skip
+        monkeypatch.setattr(results, "QUIET", 0)
+        assert mirror.sync()  # it is open, and has not changed for long
+    assert restored(cloud, tmp_path / "3", "new-files")["half.bin"] == "no end"
+
+
+def test_of_a_log_only_what_is_new_is_sent(
+    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "TAIL", 1000)
+    mirror, own = alone(cloud, tmp_path / "1", "grows")
+    sent: list[int] = []
+    mirror.on_bytes, path = sent.append, own / "out.log"
+    path.write_text("line\n" * 400)
+    assert mirror.sync() and sum(sent) == 2000
+    (before,), begun = cloud.bucket.list("berg_results/grows/out.log"), mirror.at_ns
+    with path.open("a") as file:
+        file.write("more\n" * 3)
+    assert mirror.sync() and sum(sent) == 2015
+    (after,) = cloud.bucket.list("berg_results/grows/out.log")
+    assert cloud.read(after.name) == path.read_bytes() and after.about == before.about != {}
+    assert not cloud.names(".berg/moments/grows/parts/")
+    to = tmp_path / "then"
+    Fetch(cloud.bucket, "berg_results/", "grows", to, "grows").run(begun)
+    assert (to / "out.log").read_text() == "line\n" * 400
+    path.write_text("anew\n" * 500)
+    assert mirror.sync() and cloud.read(after.name) == path.read_bytes()
+    assert mirror.finish(5) == {} and cloud.read(after.name) == path.read_bytes()
+
+
+def test_recent_moments_stay_with_what_they_list(cloud: Cloud, tmp_path: Path) -> None:
+    mirror, own = alone(cloud, tmp_path / "1", "recent")
+    times = []
+    for number in range(5):
+        (own / "model").write_text(f"{number}")
+        (own / f"only-{number}").write_text("")
+        if number:
+            (own / f"only-{number - 1}").unlink()
+        assert mirror.sync()
+        times.append(mirror.at_ns)
+    kept = [results.number_of(name) for name in cloud.names(".berg/moments/recent/at/")]
+    assert kept == [3, 4, 5] and len(cloud.names(".berg/moments/recent/kept/")) == 2
+    for number in (2, 3, 4):
+        to = tmp_path / f"then-{number}"
+        done = Fetch(cloud.bucket, "berg_results/", "recent", to, "recent").run(times[number])
+        assert not done.left and {*done.new} == {"model", f"only-{number}"}
+        assert (to / "model").read_text() == f"{number}"
+    assert {f"berg_results/recent/only-{n}" for n in range(5)} <= {*cloud.names("berg_results/")}
+    before = mirror.at_ns
+    assert mirror.sync() and mirror.at_ns > before  # nothing changed, and that is known
+    assert len(cloud.names(".berg/moments/recent/at/")) == 3
+    assert mirror.finish(5) == {}
+    own_names = [name for name in cloud.names("berg_results/recent/")]
+    assert own_names == ["berg_results/recent/model", "berg_results/recent/only-4"]
+
+
+def test_what_a_killed_program_cut_off_has_the_version_before(cloud: Cloud, tmp_path: Path) -> None:
+    mirror, own = alone(cloud, tmp_path / "1", "cut-off")
+    for name in ("model", "whole"):
+        (own / name).write_text("one")
+    assert mirror.sync()
+    for name in ("model", "whole"):
+        (own / name).write_text("tw")
+    mirror.cut = {(own / "model").stat().st_ino: time.time()}
+    assert mirror.finish(5) == {"cut-off/model": results.CUT}
+    assert restored(cloud, tmp_path / "2", "cut-off") == {"model": "one", "whole": "tw"}
+
+
+def test_a_folder_that_is_never_quiet_is_known_at_one_instant(cloud: Cloud, tmp_path: Path) -> None:
+    turn, over = threading.Lock(), threading.Event()
+    mirror, own = alone(cloud, tmp_path / "1", "restless", stopped=lambda: turn)
+
+    def write() -> None:
+        for number in range(1 << 30):
+            with turn:
+                for name in ("a", "b"):
+                    (own / f"{name}.new").write_text(str(number))
+                    (own / f"{name}.new").replace(own / name)
+            time.sleep(0.0002)
+            if over.is_set():
+                return
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        until((own / "b").exists)
+        assert mirror.sync() and mirror.was_restless
+    finally:
+        over.set()
+        writer.join()
+    found = restored(cloud, tmp_path / "2", "restless")
+    assert found.keys() == {"a", "b"} and found["a"] == found["b"]
+
+
+def test_what_somebody_put_in_the_place_of_a_file_is_named(cloud: Cloud, tmp_path: Path) -> None:
+    mirror, own = alone(cloud, tmp_path, "replaced")
+    (own / "model").write_text("of the job")
+    (own / "other").write_text("of the job")
+    assert mirror.sync()
+    cloud.bucket.write("berg_results/replaced/model", b"of a person")
+    cloud.bucket.delete("berg_results/replaced/other")
+    missing = mirror.finish(100)
+    assert {*missing} == {"replaced/model"} and "did not write" in missing["replaced/model"]
+    assert cloud.read("berg_results/replaced/model") == b"of a person"
+    assert cloud.read("berg_results/replaced/other") == b"of the job"
+
+
+def test_a_disk_becomes_what_the_newest_moment_says(cloud: Cloud, tmp_path: Path) -> None:
+    mirror, own = alone(cloud, tmp_path / "1", "becomes")
+    beside = tmp_path / "1/beside"
+    beside.mkdir()
+    (own / "same").write_text("same"), (own / "other").write_text("right")
+    (own / "file").write_text("file"), (beside / "one").write_text("of another folder")
+    (own / "line\nbreak").write_text("cannot be sent")
+    assert mirror.sync()
+    second, folder = tmp_path / "2", tmp_path / "2/becomes"
+    (folder / "empty").mkdir(parents=True)
+    (folder / "same").write_text("same"), (folder / "other").write_text("wrong")
+    (folder / "surplus").write_text("x"), (folder / "line\nbreak").write_text("x")
+    (folder / "file").symlink_to("same")
+    os.mkfifo(folder / "pipe")
+    again = Mirror(str(second), cloud.bucket, "berg_results/", "becomes", "becomes", "0", attempt=2)
+    assert again.restore() == 3  # what was there as it is did not come again
+    assert {path.name for path in folder.iterdir()} == {"same", "other", "file"}
+    assert (folder / "other").read_text() == "right" and not (folder / "file").is_symlink()
+    assert (second / "beside/one").read_text() == "of another folder"
+    sent: list[int] = []
+    again.on_bytes = sent.append
+    (folder / "same").unlink()
+    assert again.finish(5) == {} and sent == []
+    assert cloud.read("berg_results/becomes/same") == b""
+
+
+def test_a_worker_goes_on_with_what_another_one_sent(cloud: Cloud, tmp_path: Path) -> None:
+    notes = str(tmp_path / "notes")
+    mirror, own = alone(cloud, tmp_path / "1", "goes-on", notes=notes)
+    for name in ("kept", "changes", "deleted"):
+        (own / name).write_text(name)
+    assert mirror.sync()
+
+    def next_one(goes_on: bool) -> tuple[Mirror, list[int]]:
+        place = cloud.bucket, "berg_results/", "goes-on", "goes-on", "0"
+        made, sent = Mirror(str(tmp_path / "1"), *place, notes=notes), list[int]()
+        made.take_over(goes_on)
+        made.on_bytes = sent.append
+        return made, sent
+
+    (own / "changes").write_text("changed")
+    (own / "deleted").unlink()
+    second, sent = next_one(goes_on=False)
+    assert second.at_ns == mirror.at_ns
+    assert second.finish(5) == {} and sum(sent) == len("changed")
+    assert cloud.names("berg_results/goes-on/") == [
+        "berg_results/goes-on/changes", "berg_results/goes-on/kept"
+    ]  # fmt: skip
+    names = cloud.names(".berg/moments/goes-on/at/")
+    assert names[-1].endswith("-final")
+    third, _ = next_one(goes_on=True)  # a devbox is on again
+    assert not [n for n in cloud.names(".berg/moments/goes-on/at/") if n.endswith("-final")]
+    (own / "late").write_text("late")
+    assert third.sync()
+    found = restored(cloud, tmp_path / "2", "goes-on")
+    assert found == {"kept": "kept", "changes": "changed", "late": "late"}
+
+
+def test_a_pass_that_is_given_up_leaves_the_last_one_its_time(cloud: Cloud, tmp_path: Path) -> None:
+    mirror, own = alone(cloud, tmp_path, "given-up")
+    assert Mirror(str(tmp_path), cloud.bucket, "berg_results/", "x", "x", "0").finish(5) == {}
+    (own / "file").write_text("content")
+    mirror.give_up()
+    assert not mirror.sync() and mirror.trouble
+    assert cloud.read("berg_results/given-up/file") == b""
+    assert mirror.finish(5) == {} and cloud.read("berg_results/given-up/file") == b"content"
+    refused = {"method": "storage.objects.insert", "match": "given-up", "status": 403}
+    cloud.call("POST", "/_berg/faults", {**refused, "times": None})
+    try:
+        (own / "file").write_text("newer content")
+        missing = mirror.finish(0.5)
+    finally:
+        cloud.call("DELETE", "/_berg/faults")
+    assert {*missing} == {"", "given-up/file"} and missing[""]
+
+
+@pytest.mark.parametrize("mode", ["WAL", "DELETE"])
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_database_has_what_was_committed(
+    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, is_large: bool
+) -> None:
+    if is_large:
+        monkeypatch.setattr(results, "SMALL_DATABASE", 0)
+    monkeypatch.setattr(results, "GAP", 0)
+    job = f"commits-{mode.lower()}-{is_large:d}"
+    mirror, own = alone(cloud, tmp_path / "1", job)
+    (own / "plain-journal").write_text("no database")
+    with contextlib.closing(sqlite3.connect(own / "db")) as database:
+        database.execute(f"PRAGMA journal_mode={mode}")
+        database.execute("CREATE TABLE numbers (number)")
+        database.execute("INSERT INTO numbers VALUES (1)")
+        database.commit()
+        database.execute("INSERT INTO numbers VALUES (2)")
+        assert mirror.sync()
+        names = {name.rpartition("/")[2] for name in cloud.names(f"berg_results/{job}/")}
+        assert names == {"db", "plain-journal"}
+        other = Mirror(str(tmp_path / "2"), cloud.bucket, "berg_results/", job, job, "0", attempt=2)
+        other.restore()
+        database.rollback()
+    with contextlib.closing(sqlite3.connect(tmp_path / "2" / job / "db")) as database:
+        found = [number for (number,) in database.execute("SELECT number FROM numbers")]
+        assert found == [1]

@@ -203,6 +203,7 @@ def test_objects_are_appended_copied_and_deleted_as_they_are_known(cloud: Cloud)
     bucket = cloud.bucket
     log = bucket.write("tests/log.txt", b"one,", 0)
     part = bucket.write("tests/part", b"two", 0)
+    assert bucket.client.get_blob("tests/log.txt").content_type == "text/plain"
     longer = bucket.extend("tests/log.txt", log.generation, part, {"by": "me"})
     assert bucket.read("tests/log.txt") == b"one,two" and longer.about == {"by": "me"}
     assert longer.crc == google_crc32c.value(b"one,two")
