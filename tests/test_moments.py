@@ -456,7 +456,7 @@ def test_recent_moments_stay_with_what_they_list(cloud: Cloud, tmp_path: Path) -
     assert mirror.sync() and mirror.at_ns > before  # nothing changed, and that is known
     assert len(cloud.names(".berg/moments/recent/at/")) == 3
     assert mirror.finish(5) == {}
-    own_names = [name for name in cloud.names("berg_results/recent/")]
+    own_names = cloud.names("berg_results/recent/")
     assert own_names == ["berg_results/recent/model", "berg_results/recent/only-4"]
 
 
