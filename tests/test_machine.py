@@ -842,10 +842,11 @@ def test_a_job_is_taken_by_its_machine_and_by_no_other(
     jobs.conclude(cloud.bucket, made.job, "KILLED", "")
     with pytest.raises(NotMine, match="is KILLED already"):
         claimed(made, id="1")
-    other = run(cloud.bucket, name="claims")
-    cloud.bucket.write(jobs.job_path("claims"), other.job.content())
+    other, later = (run(cloud.bucket, name="claims-2") for _ in range(2))
+    submitted(other)
+    cloud.bucket.write(jobs.job_path("claims-2"), later.job.content())
     with pytest.raises(NotMine):
-        claimed(other)
+        claimed(later)  # the state is that of another job
 
 
 def test_a_machine_that_google_made_again_begins_the_next_attempt(

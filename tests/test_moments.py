@@ -140,6 +140,8 @@ def test_a_database_has_no_old_journal_beside_it(cloud: Cloud, tmp_path: Path) -
         mirror.ending = True  # when files are sent as they are
         mirror.sync()
         assert cloud.read("berg_results/journal/db-wal")
+        assert (tmp_path / "journal/db-shm").exists()
+        assert not cloud.names("berg_results/journal/db-shm")
         mirror.ending = False
         database.execute("INSERT INTO numbers VALUES (1)")
         database.commit()
