@@ -1,0 +1,238 @@
+"""Of code that is taken here, sent and checked out elsewhere: what goes along, and what is said of it."""
+
+import hashlib
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import Cloud, commit
+
+from berg import BergError, code
+from berg.code import Snapshot
+
+
+def git(folder: Path, *words: str) -> str:
+    own = ["-c", "user.name=t", "-c", "user.email=t@example.com"]
+    own += ["-c", "protocol.file.allow=always"]
+    done = subprocess.run(["git", *own, *words], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def there(cloud: Cloud, snapshot: Snapshot, folder: Path) -> Path:
+    """What a machine makes of it."""
+    code.send(snapshot, cloud.bucket)
+    code.check_out_to(folder, cloud.bucket, snapshot.record())
+    return folder
+
+
+def test_what_looks_like_a_secret_or_is_large_is_asked_for(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert code.LARGE == 50_000_000
+    monkeypatch.setattr(code, "LARGE", 500_000)
+    secrets = [".env", "a/.env.local", "key.pem", "a/id_rsa", "id_ed25519", "id_ecdsa",
+               "my-credentials-2.json"]  # fmt: skip
+    others = ["env", "x.env", "id_rsa.pub", "pem.py", "credentials.py", "the.envs"]
+    for name in [*secrets, *others, "tracked.bin", "new.bin", "small.bin"]:
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).touch()
+    (project / "new.bin").unlink()
+    with (project / "tracked.bin").open("wb") as file:
+        file.truncate(code.LARGE + 1)
+    commit(project)
+    for name, size in (("new.bin", 1_600_000), ("other.bin", code.LARGE)):
+        with (project / name).open("wb") as file:
+            file.truncate(size)
+    found = code.warnings(code.take(project))
+    large = found.pop()
+    assert large == "new.bin is untracked, and 2 MB"
+    assert sorted(text.split()[0] for text in found) == sorted(secrets)
+    assert all("looks like a secret, and would be sent" in text for text in found)
+
+
+def test_a_plan_says_which_code_it_is(project: Path, tmp_path: Path) -> None:
+    head = git(project, "rev-parse", "HEAD")
+    assert str(code.take(project)) == f"proj at {head[:12]} (main)"
+    (project / "sub").mkdir()
+    for name in ("one", "sub/two"):
+        (project / name).write_text("new")
+    (project / "train.py").unlink()
+    taken = code.take(project / "sub")
+    assert str(taken) == f"proj at {head[:12]} (main), with 3 changed files"
+    assert taken.cwd == "sub" and taken.changed == ["D train.py", "? one", "? sub/two"]
+    assert taken.head == head != taken.commit and taken.files == ["one", "sub/two"]
+    assert taken.within("./sub/") == "sub" and taken.within(".") == "."
+    with pytest.raises(BergError, match=f"no such folder. Give its path from {project}"):
+        taken.within("su")
+    git(project, "checkout", "-q", "--detach")
+    git(project, "stash", "-q", "-u")
+    assert str(code.take(project)) == f"proj at {head[:12]}"
+    new = tmp_path / "new"
+    new.mkdir()
+    git(new, "init", "-q", "-b", "main")
+    with pytest.raises(BergError, match="no commit, and no file that could be sent"):
+        code.take(new)
+    (new / "file").write_text("x")
+    assert str(code.take(new)) == "new at no commit (main), with 1 changed files"
+
+
+@pytest.mark.parametrize("name", ["main", "side", "v1", "HEAD~1"])
+def test_a_commit_that_is_named_is_sent_as_it_is(
+    cloud: Cloud, project: Path, tmp_path: Path, name: str
+) -> None:
+    git(project, "tag", "v1")
+    git(project, "checkout", "-q", "-b", "side")
+    (project / "train.py").write_text("of side\n")
+    commit(project)
+    (project / "train.py").write_text("edited\n")
+    taken = code.take(project, name)
+    assert (taken.is_named, taken.changed) == (True, [])
+    assert taken.commit == taken.head == git(project, "rev-parse", f"{name}^{{commit}}")
+    assert taken.branch == (name if name in ("main", "side") else "")
+    out = there(cloud, taken, tmp_path / "out")
+    assert (out / "train.py").read_text() == git(project, "show", f"{name}:train.py") + "\n"
+    assert git(out, "branch", "--show-current") == taken.branch
+    assert git(out, "status", "--porcelain") == ""
+    with pytest.raises(BergError, match="no commit, tag or branch 'nosuch'. If it is new: git f"):
+        code.take(project, "nosuch")
+
+
+def test_what_is_no_working_tree_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BergError, match=f"{tmp_path} is not in a git repository. Create one"):
+        code.take(tmp_path)
+    git(tmp_path, "init", "-q", "--bare", "bare.git")
+    with pytest.raises(BergError, match="bare.git is a bare repository"):
+        code.take(tmp_path / "bare.git")
+
+
+def test_history_goes_along_as_far_as_it_is_here(
+    cloud: Cloud, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        git(project, "tag", f"light{number}")
+        git(project, "tag", "-a", f"heavy{number}", "-m", "x")
+        (project / "file").write_text(str(number))
+        commit(project)
+    git(project, "checkout", "-q", "-b", "other", "HEAD~2")
+    (project / "aside").touch()
+    commit(project)
+    git(project, "tag", "aside")  # of no history of what is sent
+    git(project, "checkout", "-q", "main")
+    out = there(cloud, code.take(project), tmp_path / "whole")
+    assert git(out, "rev-list", "--count", "HEAD") == "4"
+    tags = [f"{kind}{number}" for kind in ("heavy", "light") for number in range(3)]
+    assert git(out, "tag").split() == tags
+    assert git(out, "cat-file", "-t", "heavy1") == "tag"
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", "--depth", "2", project.as_uri(), str(clone))
+    (clone / "file").write_text("edited")
+    out = there(cloud, code.take(clone), tmp_path / "shallow")
+    assert git(out, "rev-list", "--count", "HEAD") == "2"
+    assert git(out, "status", "--porcelain") == "M file"
+    monkeypatch.setattr(code, "HISTORY", 3)
+    (project / "file").write_text("edited")
+    out = there(cloud, code.take(project), tmp_path / "cut")
+    assert git(out, "rev-list", "--count", "HEAD") == "1"
+    assert git(out, "status", "--porcelain") == "M file" and git(out, "tag") == ""
+    monkeypatch.setattr(code, "HISTORY", 10)
+    monkeypatch.setattr(code, "TAGS", 2)
+    taken = code.take(project)
+    assert len(taken.tags) == 4 and len(taken.history) == 5  # of each kind
+
+
+def test_a_repository_on_a_machine_has_the_users_settings(
+    cloud: Cloud, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
+    git(project, "config", "core.autocrlf", "false")
+    out = there(cloud, code.take(project), tmp_path / "none")
+    named = git(out, "config", "--local", "--list").splitlines()
+    own = [line for line in named if line.startswith(("user", "remote", "core.autocrlf"))]
+    assert own == ["user.name=berg", "user.email=berg@localhost"]
+    for name, text in {"user.name": "me", "user.email": "me@here", "core.abbrev": "12"}.items():
+        git(project, "config", name, text)
+    git(project, "config", "--add", "user.name", "me again")
+    git(project, "remote", "add", "origin", "https://me:t0ken@github.com/me/proj.git")
+    record = code.take(project).record()
+    assert "t0ken" not in str(record)
+    record["settings"]["core.sshCommand"] = "touch /tmp/started"  # of a record of somebody
+    code.check_out_to(tmp_path / "out", cloud.bucket, record)
+    named = git(tmp_path / "out", "config", "--local", "--list").splitlines()
+    expected = ["user.name=me again", "user.email=me@here", "core.abbrev=12",
+                "remote.origin.url=https://github.com/me/proj.git", "remote.origin.promisor=true",
+                "remote.origin.fetch=+refs/heads/*:refs/remotes/origin/*"]  # fmt: skip
+    assert {*expected} <= {*named} and "sshcommand" not in str(named).lower()
+
+
+def test_a_record_names_commits_and_places_of_submodules_alone(
+    cloud: Cloud, project: Path, tmp_path: Path
+) -> None:
+    record = code.take(project).record()
+    code.send(code.take(project), cloud.bucket)
+    wrong = [{"commit": "HEAD"}, {"head": "--help"}, {"shallow": ["x"]}, {"tags": {"v": "x"}}]
+    for each in wrong:
+        with pytest.raises(BergError, match="is no commit"):
+            code.check_out_to(tmp_path / "out", cloud.bucket, {**record, **each})
+    odd = {"branch": "a..b", "tags": {"../../x": record["head"], "v1": record["head"]}}
+    odd |= {"submodules": {"../beside": record}}
+    code.check_out_to(tmp_path / "out", cloud.bucket, {**record, **odd})
+    assert git(tmp_path / "out", "branch", "--show-current") == ""
+    assert git(tmp_path / "out", "tag") == "v1" and not (tmp_path / "beside").exists()
+
+
+def test_submodules_go_along_as_they_are_and_those_that_are_missing_are_named(
+    cloud: Cloud, project: Path, tmp_path: Path
+) -> None:
+    for name in ("one", "two"):
+        inner = tmp_path / name
+        inner.mkdir()
+        (inner / "file").write_text("before\n")
+        commit(inner)
+        git(project, "submodule", "--quiet", "add", str(inner), f"libs/{name}")
+    commit(project)
+    git(project, "submodule", "--quiet", "deinit", "-f", "libs/two")
+    (project / "libs/one/file").write_text("after\n")
+    taken = code.take(project)
+    assert taken.missing == ["libs/two"] and "libs/one/file" in taken.files
+    assert ", and libs/one, with 1 changed" in str(taken)
+    out = there(cloud, taken, tmp_path / "out")
+    assert (out / "libs/one/file").read_text() == "after\n"
+    assert git(out / "libs/one", "status", "--porcelain") == "M file"
+    named = there(cloud, code.take(project, "main"), tmp_path / "named")
+    assert (named / "libs/one/file").read_text() == "before\n"
+    before = cloud.bucket.get(taken.object)
+    code.send(taken, cloud.bucket)
+    assert before == cloud.bucket.get(taken.object), "it is sent once"
+
+
+def test_the_bucket_has_what_machines_need_and_what_was_replaced_is_sent_again(
+    cloud: Cloud,
+) -> None:
+    told = code.provide(cloud.bucket)
+    assert [row.split("==")[0] for row in told["berg-packages"].split()] == code.PACKAGES
+    name = told["berg-dist"]
+    before = cloud.bucket.get(name)
+    assert before and code.provide(cloud.bucket) == told
+    assert cloud.bucket.get(name) == before
+    cloud.bucket.write(name, b"of somebody else", before.generation)
+    code.provide(cloud.bucket)
+    for key in ("berg-dist", "berg-uv"):
+        assert hashlib.sha256(cloud.read(told[key])).hexdigest() == told[f"{key}-sha256"]
+
+
+def test_pointers_of_git_lfs_are_counted(project: Path) -> None:
+    (project / ".gitattributes").write_text("*.bin filter=lfs diff=lfs merge=lfs -text\n")
+    for number in range(5):
+        text = f"version https://git-lfs.github.com/spec/v1\noid sha256:{number:064}\nsize 5\n"
+        (project / f"{number}.bin").write_text(text)
+    commit(project)
+    said = code.pointers(code.take(project))
+    assert said.startswith("0.bin, 1.bin, 2.bin and 2 more: Git LFS has the content")
+
+
+def test_a_record_lists_a_hundred_changes(project: Path) -> None:
+    for number in range(101):
+        (project / f"new{number:03}").touch()
+    taken = code.take(project)
+    assert len(taken.changed) == 101 and taken.record()["changed"][-1] == "? new099"
