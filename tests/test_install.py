@@ -6,7 +6,18 @@ from pathlib import Path
 import pytest
 from conftest import Cloud, Done, commit
 
-from berg.install import choose, left_out
+from berg import BergError, install
+from berg.install import (
+    LOCKS,
+    Choice,
+    check_local,
+    choose,
+    is_due,
+    is_source,
+    left_out,
+    option_for,
+    without,
+)
 
 LOCK = 'version = 1\n[[package]]\nname = "core"\nsource = { editable = "libs/core" }\n'
 GIT = ["git", "-c", "protocol.file.allow=always"]
@@ -202,3 +213,152 @@ def test_a_command_has_pip_and_uv_and_the_packages(cloud: Cloud, project: Path) 
     done = cloud.run("run", "-g", "0", "-n", "has-pip", "--wait", line, cwd=project)
     log = cloud.log("has-pip")
     assert done.code == 0 and log.count("iniconfig") >= 3 and "hello from train" in log, log
+
+
+LOCKED = Choice(".", ["uv", *LOCKS["uv.lock"]], ["uv.lock"])
+PIP = Choice(".", ["pip", "install", "-r", "requirements.txt"], ["requirements.txt"])
+PACKAGE = Choice("a", ["uv", "pip", "install", "-e", "."], ["a/pyproject.toml"])
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--install", "none"], "nothing (--install none)"),
+        (["--install", "make deps"], "make deps"),
+        (["--docker", "python:3.12"], "nothing: the image has the packages"),
+        ([], "nothing: no file says what"),
+    ],
+)
+def test_a_plan_says_what_is_installed(
+    cloud: Cloud, project: Path, words: list[str], says: str
+) -> None:
+    text = said(cloud, project, *words, "true")
+    (line,) = [line for line in text.splitlines() if line.startswith("Install ")]
+    assert line.partition(" ")[2].strip().startswith(says)
+
+
+def test_a_plan_names_a_few_of_many_files_and_what_is_not_sent(
+    cloud: Cloud, project: Path, submodule: Path
+) -> None:
+    for number in range(11):
+        (project / f"requirements-{number:02}.txt").touch()
+    words = ["git", "submodule", "--quiet", "deinit", "-f", "libs/core"]
+    subprocess.run(words, cwd=project, check=True)
+    text = said(cloud, project, "cat libs/core/core.py && python libs/core/core.py")
+    assert "requirements-07.txt (" in text and "requirements-08.txt" not in text, text
+    assert "and 3 more" in text and "libs/core: submodules; git submodule update --init" in text
+    text = said(cloud, project, "python libs/core/core.py")
+    assert "libs/core/core.py is not there, and the submodule libs/core is not checked" in text
+
+
+def test_of_extras_the_one_that_fits_the_machine_is_offered() -> None:
+    assert '--install "uv sync --locked --extra gpu"' in without(LOCKED, EXTRAS, True)
+    assert '--install "uv sync --locked --extra cpu"' in without(LOCKED, EXTRAS, False)
+    for name in ("cuda", "cu128", "gpu"):
+        text = EXTRAS.replace("gpu =", f"{name} =")
+        assert f"--extra {name}" in without(LOCKED, text, True), name
+    assert without(PACKAGE, EXTRAS, True) == (
+        'without extra cpu, extra gpu: --install "uv pip install -e .[gpu]"'
+    )
+    assert without(PIP, EXTRAS, True) == without(LOCKED, "[project]\n", True) == ""
+    many = "[project.optional-dependencies]\n" + "".join(f"x{n} = []\n" for n in range(7))
+    assert without(LOCKED, many, True).startswith("without extra x0, ")
+    assert "extra x4 and 2 more: " in without(LOCKED, many, True)
+    everything = EXTRAS + 'default-groups = "all"\n'
+    assert left_out(everything) == ["extra cpu", "extra gpu"]
+
+
+@pytest.mark.parametrize(
+    ("path", "choice", "says"),
+    [
+        ("requirements-dev.txt", PIP, "pip install -r requirements.txt -r requirements-dev.txt"),
+        ("requirements-dev.txt", PACKAGE, "uv pip install -e . -r requirements-dev.txt"),
+        ("requirements/all.in", LOCKED, '"pip install -r requirements/all.in"'),
+        ("environment.yml", PIP, "micromamba create -y -p /root/env -f environment.yml"),
+        ("a/env.yaml", PIP, "-f a/env.yaml"), ("a/Dockerfile", PIP, "then: --docker IMAGE"),
+        ("pyproject.toml", PIP, "pip install -r requirements.txt -e ."),
+        ("pixi.toml", PIP, "Berg does not know its tool"),
+    ],
+)  # fmt: skip
+def test_the_option_that_uses_a_file(path: str, choice: Choice, says: str) -> None:
+    assert says in option_for(path, choice)
+
+
+def test_files_of_packages_are_known_by_their_names_and_places() -> None:
+    yes = ["uv.lock", "setup.py", "a/uv.lock", "a/requirements.txt", "dev-requirements.in",
+           "a/environment.yml", "conda-lock.yml", "a/pylock.toml", "gpu.Dockerfile", "pdm.lock",
+           "Dockerfile.gpu"]  # fmt: skip
+    no = ["a/setup.py", "a/pyproject.toml", "a/b/requirements.txt", "docs/conf.py", "train.yml",
+          "notes.txt", "a/b/Dockerfile"]  # fmt: skip
+    assert [path for path in yes + no if is_source(path)] == yes
+
+
+@pytest.mark.parametrize(
+    ("path", "choice", "used", "due"),
+    [
+        ("requirements.txt", PIP, ["requirements.txt"], False),
+        ("pyproject.toml", PIP, ["requirements.txt"], True),
+        ("pyproject.toml", LOCKED, ["uv.lock"], False),
+        ("requirements-dev.txt", LOCKED, ["uv.lock"], False),
+        ("environment.yml", LOCKED, ["uv.lock"], True),
+        ("b/requirements.txt", PACKAGE, ["a/pyproject.toml"], False),
+        ("a/requirements.txt", PACKAGE, ["a/pyproject.toml"], True),
+        ("environment.yml", PACKAGE, ["a/pyproject.toml"], True),
+        ("b/requirements.txt", Choice(), [], True),
+    ],
+)
+def test_a_file_is_named_unless_it_says_the_same(
+    path: str, choice: Choice, used: list[str], due: bool
+) -> None:
+    assert is_due(path, choice, used) is due
+
+
+@pytest.mark.parametrize(
+    ("choice", "files", "says"),
+    [
+        (PIP, {"requirements.txt": "-e ./libs\nx @ file:libs\n-c limits.txt\n", "libs/x.py": "",
+               "limits.txt": "-e ../not-read-by-pip-here\n"}, "needs ../not-read-by-pip-here"),
+        (PIP, {"requirements.txt": "-e ./libs[gpu] # mine\n"}, "needs libs, which is ignored"),
+        (PIP, {"requirements.txt": "--editable=./libs\n"}, "needs libs, "),
+        (PIP, {"requirements.txt": "../other\n"}, "needs ../other, which is outside"),
+        (PIP, {"requirements.txt": "-r more.txt\n"}, "needs more.txt, which is ignored"),
+        (PIP, {"requirements.txt": "x @ file:///opt/x\nnumpy\n# -r none.txt\n-e .\n"}, ""),
+        (PIP, {"requirements.txt": "-r a/b.txt\n", "a/b.txt": "-r c.txt\n", "a/c.txt": ""}, ""),
+        (PIP, {"requirements.txt": "-r a/b.txt\n", "a/b.txt": "-r c.txt\n"}, "a/b.txt needs a/c.txt"),
+        (LOCKED, {"uv.lock": 'source = { directory = "libs" }\n'}, "uv.lock needs libs, "),
+        (LOCKED, {"uv.lock": 'source = { virtual = "." }\n'}, ""),
+        (LOCKED, {"uv.lock": 'source = { path = "x.whl" }\n', "x.whl": ""}, ""),
+    ],
+)  # fmt: skip
+def test_what_an_installation_needs_of_the_repository_is_there(
+    choice: Choice, files: dict[str, str], says: str
+) -> None:
+    if says:
+        with pytest.raises(BergError) as caught:
+            check_local(choice, files.get, {*files}, [])
+        assert says in str(caught.value)
+    else:
+        assert {*check_local(choice, files.get, {*files}, [])} <= {*files}
+
+
+def test_a_program_that_a_package_brings_is_no_mistake(cloud: Cloud, project: Path) -> None:
+    assert "a package must bring it" in said(cloud, project, "zenml run")
+    assert "Careful" not in said(cloud, project, "--install", "pip install zenml", "zenml run")
+    (project / "requirements.txt").write_text("zenml\n")
+    assert "Careful" not in said(cloud, project, "zenml run")
+    assert "Did you mean python3" in said(cloud, project, "pyton3 train.py")
+
+
+def test_a_command_finds_the_nearest_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(install, "ROOT", tmp_path)
+    monkeypatch.setattr(install, "VENV", tmp_path / "env")
+    monkeypatch.setenv("PATH", "/usr/bin")
+    place = tmp_path / "code/proj/sub"
+    (tmp_path / ".venv/bin").mkdir(parents=True)  # of no repository
+    assert install.variables(place) == {"PATH": f"/usr/bin:{install.BIN}"}
+    for folder in (tmp_path / "env", tmp_path / "code/proj/.venv", place / ".venv"):
+        (folder / "bin").mkdir(parents=True)
+        path = f"{folder}/bin:/usr/bin:{install.BIN}"
+        assert install.variables(place) == {"VIRTUAL_ENV": str(folder), "PATH": path}

@@ -1,0 +1,304 @@
+"""From a command to a job: what a plan says, what is repeated, refused and taken back; without machines where that can be."""
+
+import json
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Cloud, commit, until
+
+from berg import BergError, gce, rows
+from berg import job as jobs
+from berg.job import Job, State
+from berg.run import variables
+
+CPU = ["run", "-g", "0"]
+
+
+def planned(cloud: Cloud, project: Path, *words: str, **env: str) -> dict[str, Any]:
+    done = cloud.run(*words, "--dry-run", "--json", cwd=project, **env)
+    assert done.code == 0, done.err
+    return dict(json.loads(done.out))
+
+
+def shown(cloud: Cloud, project: Path, *words: str, **env: str) -> dict[str, str]:
+    """The rows of a plan."""
+    done = cloud.run(*words, "--dry-run", cwd=project, **env)
+    assert done.code == 0, done.err
+    rows = [line.partition("  ") for line in done.out.splitlines() if line[:1].strip()]
+    return {name: text.strip() for name, _, text in rows}
+
+
+def head(project: Path) -> str:
+    words = ["git", "rev-parse", "HEAD"]
+    return subprocess.check_output(words, cwd=project, text=True).strip()
+
+
+def ended(cloud: Cloud, project: Path, name: str, state: str = "FAILED", **about: Any) -> Job:
+    """A job that has ended, by its records alone."""
+    code = {"commit": head(project), "head": head(project), "changed": [], "branch": "main"}
+    code |= {"object": "none", "shallow": [], "tags": {}, "settings": {}, "submodules": {}}
+    image = gce.find_image(cloud.config, cloud.config.default_image)
+    made: dict[str, Any] = {"results": name, "machine_type": "n1-standard-8", "image": image}
+    made |= {"max_seconds": 7200, "user": cloud.config.user, "created_at": jobs.now()}
+    job = Job(name, **{"cmd": "python train.py", "repo": "proj", "code": code, **made, **about})
+    cloud.bucket.write(jobs.job_path(name), job.content(), 0)
+    times = {"SUBMITTED": jobs.now(), state: jobs.now()}
+    made = {"results": job.results, "id": job.id, "user": job.user, "created_at": job.created_at}
+    jobs.write_state(cloud.bucket, State(name, state, times=times, attempt=2, **made), 0)
+    return job
+
+
+# --- the plan
+
+
+def test_a_plan_says_what_will_exist(cloud: Cloud, project: Path) -> None:
+    (project / "sub").mkdir()
+    (project / "sub/x.py").touch()
+    words = ["-n", "said", "-m", "3", "--disk-gb", "77", "--max-hours", "1.5", "-r", "a/b"]
+    words += ["--env", "A=1", "-t", "T4", "-z", "us-central1-b", "python train.py"]
+    rows = shown(cloud, project, "run", *words)
+    assert rows["Job"] == "said" and rows["Command"] == "python train.py"
+    assert rows["Machine"] == "3 machines, each n1-standard-8 with 1 x t4, 77 GB disk"
+    assert rows["Zones"] == "us-central1-b" and rows["Variables"] == "A"
+    assert rows["Results"] == f"gs://{cloud.config.bucket}/berg_results/a/b/"
+    assert rows["Limit"] == "90m, then Google deletes the machine (--max-hours)"
+    assert rows["Code"].startswith(f"proj at {head(project)[:12]} (main), with 1 changed")
+    assert rows["Image"].startswith("pytorch-2-9-cu129")
+    plan = planned(cloud, project, "run", *words)
+    assert (plan["name"], plan["max_run_seconds"], plan["scratch_gb"]) == ("said", 5400, 0)
+    assert "num_jobs" not in plan and plan["install"]["how"].startswith("nothing")
+    assert plan["usd_at_most"] == pytest.approx(1.5 * plan["usd_per_hour"])
+    rows = shown(cloud, project, "devbox", "-g", "0")
+    assert rows["Command"] == "none: a devbox" and "Rows" not in rows
+    assert rows["Results"].endswith(f"/berg_results/{rows['Job']}/")
+    assert rows["Job"].startswith("proj-") and rows["Machine"] == "n1-standard-8, 200 GB disk"
+    rows = shown(cloud, project, *CPU, "train --out /root/berg_results/own/place")
+    assert rows["Results"].endswith("/berg_results/own/place/")
+
+
+@pytest.mark.parametrize(
+    ("words", "machines", "count"),
+    [
+        (["--grid", "a=1,2,3", "--grid", "b=4,5", "--parallel", "4"], 4, 6),
+        (["--grid", "a=1,2", "--grid", "b=4", "--parallel", "9"], 2, 2),
+        (["--grid", "a=1", "--grid", "b=1,2,3,4,5,6,7,8,9,10,11,12"], rows.PARALLEL, 12),
+    ],
+)
+def test_a_sweep_has_as_many_machines_as_it_needs(
+    cloud: Cloud, project: Path, words: list[str], machines: int, count: int
+) -> None:
+    words = [*CPU, *words, "true {a} {b}"]
+    plan = planned(cloud, project, *words)
+    assert (plan["num_jobs"], plan["jobs"]) == (count, [])
+    one = planned(cloud, project, *CPU, "true")
+    assert plan["usd_per_hour"] == pytest.approx(machines * one["usd_per_hour"])
+    said = shown(cloud, project, *words)
+    assert said["Rows"].startswith(f"{count}: a=1 b=") and said["Rows"].endswith(", …")
+    assert said["Machine"].startswith(f"{machines} machines, each n1")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["run", ""], 1, "CMD is empty. For a machine without a command: berg devbox"),
+        (["run", "  "], 1, "CMD is empty"),
+        (["run", "--new-code", "true"], 2, "--new-code is for --resume NAME"),
+        (["run", "-m", "2", "--grid", "a=1,2", "true {a}"], 1, "row of a sweep runs on one machine"),
+        (["run", "-n", "x" * 57, "-m", "100", "true"], 1, "a name for the job's last machine"),
+        (["run", "-n", "Upper", "true"], 1, "Upper"), (["run", "-r", "../x", "true"], 1, "../x"),
+        (["run", "-r", "a/.git", "true"], 1, ".git"), (["run", "-m", "0", "true"], 2, "-m"),
+        (["run", "-c", "0", "true"], 2, "-c"), (["run", "-g", "-1", "true"], 2, "-g"),
+        (["run", "--max-hours", "0", "true"], 2, "--max-hours"),
+        (["run", "--max-hours", "2881", "true"], 2, "--max-hours"),
+        (["run", "--disk-gb", "9", "true"], 2, "--disk-gb"),
+        (["run", "--image", "no-such-image", "true"], 1, "no image or image family 'no-such-image'"),
+        (["run", "-t", "l5", "true"], 1, "no GPU type 'l5'"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_before_anything_exists(
+    cloud: Cloud, project: Path, words: list[str], code: int, says: str
+) -> None:
+    done = cloud.run(*words, "--dry-run", cwd=project)
+    assert done.code == code and says in done.err, done.err
+
+
+def test_what_is_asked_is_answered_before_anything_is_sent(cloud: Cloud, project: Path) -> None:
+    (project / ".env").write_text("TOKEN=1")
+    words = [*CPU, "-n", "asked", "true"]
+    before = cloud.names()
+    done = cloud.run(*words, cwd=project)
+    assert done.code == 1 and ".env looks like a secret" in done.err, done.err
+    assert "Continue?" in done.err and cloud.names() == before
+    done = cloud.run(*words, "--dry-run", cwd=project)
+    assert done.code == 0 and "Created" not in done.err and cloud.names() == before
+
+
+# --- variables
+
+
+def test_variables_of_a_file_come_before_those_of_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HERE", "a b")
+    file = tmp_path / "env"
+    file.write_text("A=file\nexport B='x  # y'  # c\n\nC=a#b\nHERE\nD=\nE=a=b\n")
+    found = variables(str(file), ["A=option", "HERE", "F="])
+    assert found == {"A": "option", "B": "x  # y", "C": "a#b", "HERE": "a b", "D": "",
+                     "E": "a=b", "F": ""}  # fmt: skip
+    for text, says in (("A=1\nB=x y\n", "line 2: put quotes"), ("A='1\n", "No closing quotation"),
+                       ("ok=1\n1A=2\n", "line 2: 1A=2: give NAME=VALUE")):  # fmt: skip
+        file.write_text(text)
+        with pytest.raises(BergError, match=says):
+            variables(str(file), [])
+    for text in ("BERG_X=1", "PATH=/x", "HOME=/x", "a-b=1", "=1", "NOT_SET_HERE"):
+        with pytest.raises(BergError, match=r"--env "):
+            variables("", [text])
+    assert variables("", ["BERGX=1", "PATHS=1"]) == {"BERGX": "1", "PATHS": "1"}
+
+
+# --- a job that is resumed or runs again
+
+
+def test_a_job_is_resumed_as_it_was(cloud: Cloud, project: Path) -> None:
+    about = {"options": {"disk_gb": 333, "zones": ["us-central1-c"], "regions": ["us-east1"]},
+             "gpus": 2, "gpu_type": "t4", "install": "make deps"}  # fmt: skip
+    ended(cloud, project, "goes-on", results="its/own", env={"A": "1"}, **about)
+    resume = ["run", "--resume", "goes-on"]
+    plan = planned(cloud, project, *resume)
+    request = plan["request"]
+    assert plan["results"].endswith("/its/own/") and plan["max_run_seconds"] == 7200
+    assert request["machineType"] == "n1-standard-8"
+    assert request["guestAccelerators"][0]["acceleratorCount"] == 2
+    assert request["disks"][0]["initializeParams"]["diskSizeGb"] == "333"
+    rows = shown(cloud, project, *resume)
+    assert rows["Job"] == "goes-on, attempt 3" and rows["Command"] == "python train.py"
+    assert rows["Install"] == "make deps" and rows["Variables"] == "A" and "Code" not in rows
+    assert rows["Limit"] == "2h" and rows["Machine"] == "n1-standard-8 with 2 x t4"
+    (project / "new").touch()
+    rows = shown(cloud, project, *resume, "--new-code")
+    assert "with 1 changed files" in rows["Code"]
+    for words, says in [
+        (["true"], "berg rerun goes-on"), (["-g", "1"], "berg rerun goes-on"),
+        (["--disk-gb", "10"], "continues a job with the command and the options that it had"),
+        (["--spot"], "goes-on keeps its options when it is resumed"),
+    ]:  # fmt: skip
+        done = cloud.run(*resume, *words, "--dry-run", cwd=project)
+        assert done.code == 1 and says in done.err, (words, done.err)
+    (project / ".env").touch()
+    done = cloud.run(*resume, "--new-code", cwd=project)
+    assert done.code == 1 and ".env looks like a secret" in done.err, done.err
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        ("SUCCEEDED", "has SUCCEEDED. To run it again: berg rerun is-SUCCEEDED".lower()),
+        ("RUNNING", "is running. end it first: berg kill"),
+        ("KILLED", ""), ("LOST", ""),
+    ],
+)  # fmt: skip
+def test_only_what_has_not_succeeded_is_resumed(
+    cloud: Cloud, project: Path, state: str, says: str
+) -> None:
+    name = f"is-{state.lower()}"
+    ended(cloud, project, name, state)
+    done = cloud.run("run", "--resume", name, "--dry-run", cwd=project)
+    assert done.code == bool(says) and says in done.err.lower(), done.err
+
+
+def test_a_job_runs_again_with_its_options_but_under_its_own_name(
+    cloud: Cloud, project: Path
+) -> None:
+    options = {"gpus": 0, "cpus": 4, "disk_gb": 333, "name": "first", "results": "first-results",
+               "env": ["A=1"], "max_hours": 3.0, "note": "a note"}  # fmt: skip
+    command = "python train.py --out=/root/berg_results/mine --log berg_results/mine-2"
+    ended(cloud, project, "first-one", cmd=command, options=options, env={"A": "1", "B": "2"})
+    (project / "train.py").write_text("edited")
+    again = ["rerun", "first-one", "-n", "second-one"]
+    rows = shown(cloud, project, *again, "--env", "B=3", "--env", "C=4")
+    assert rows["Machine"] == "n1-standard-4, 333 GB disk" and rows["Limit"].startswith("3h, ")
+    assert rows["Variables"] == "A, B, C" and "changed" not in rows["Code"]
+    out = "/root/berg_results/second-one --log berg_results/mine-2"
+    assert rows["Command"] == f"python train.py --out={out}"
+    assert rows["Results"].endswith("/berg_results/second-one/")
+    rows = shown(cloud, project, *again, "--new-code", "-c", "8", "-r", "else")
+    assert "with 1 changed" in rows["Code"] and rows["Machine"].startswith("n1-standard-8, ")
+    assert rows["Results"].endswith("/else/") and "berg_results/else --log" in rows["Command"]
+    rows = shown(cloud, project, "rerun", "@")
+    assert rows["Job"].startswith("proj-") and "first" not in str(rows)
+    ended(cloud, project, "odd-one", options={"disk_gb": "many"})
+    done = cloud.run("rerun", "odd-one", "--dry-run", cwd=project)
+    assert done.code == 1 and "record of odd-one has no disk_gb that fits" in done.err
+    assert cloud.run("rerun", "odd-one", "--disk-gb", "50", "--dry-run", cwd=project).code == 0
+
+
+# --- submit
+
+
+def state(cloud: Cloud, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(cloud.read(jobs.state_path(name)) or b"{}")
+    return found
+
+
+@pytest.mark.slow
+def test_a_job_that_is_submitted_is_known_at_once_and_has_its_name_alone(
+    cloud: Cloud, project: Path
+) -> None:
+    words = ["-t", "t4", "-g", "2", "-m", "2", "-n", "known", "--note", "why", "-y", "--json"]
+    cloud.call("POST", "/_berg/stockout", {"zone": "us-central1-a"})
+    try:
+        done = cloud.run("run", *words, "--install", "none", "sleep 300", cwd=project)
+    finally:
+        cloud.call("POST", "/_berg/stockout", {"on": False})
+    assert done.code == 0 and "Created known in us-central1-" in done.err, done.err
+    said = json.loads(done.out)
+    zone = said["zone"]
+    assert said["name"] == "known" and zone in done.err and "Follow it" not in done.err
+    found, record = state(cloud, "known"), json.loads(cloud.read(jobs.job_path("known")))
+    assert (found["gpus"], found["machines"], found["note"]) == ("2 x t4", 2, "why")
+    assert found["rate"] == pytest.approx(said["usd_per_hour"] / 2) and found["attempt"] == 1
+    assert found["id"] == record["id"] and found["user"] == cloud.config.user
+    assert record["gpu_type"] == "t4" and record["options"]["note"] == "why"
+    assert {"name", "gpus", "machines", "install"} < record["options"].keys()
+    assert not {"disk_gb", "max_hours", "yes"} & record["options"].keys()
+    taken = cloud.run(*CPU, "-n", "known", "true", cwd=project)
+    assert taken.code == 1 and "there is a job 'known' already" in taken.err
+    assert "berg rm known" in taken.err
+    taken = cloud.run(*CPU, "-n", "known-1", "true", cwd=project)
+    assert taken.code == 1 and f"there is a machine 'known-1' in {zone} already" in taken.err
+    assert state(cloud, "known")["id"] == found["id"]
+    assert cloud.run("kill", "-y", "--now", "known").code == 0
+
+
+@pytest.mark.slow
+def test_of_two_submits_at_one_moment_one_has_the_name(cloud: Cloud, project: Path) -> None:
+    late = {"method": "storage.objects.get", "match": "twins_state", "times": 2}  # both see none
+    cloud.call("POST", "/_berg/faults", {**late, "delay": 3, "after_handler": True})
+    words = [*CPU, "-n", "twins", "--install", "none"]
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            both = [pool.submit(cloud.run, *words, f"sleep 30{n}", cwd=project) for n in (0, 1)]
+            done = [each.result() for each in both]
+    finally:
+        cloud.call("DELETE", "/_berg/faults")
+    assert sorted(each.code for each in done) == [0, 1], [each.err for each in done]
+    winner, loser = sorted(range(2), key=lambda n: done[n].code)
+    assert "there is a job 'twins' already" in done[loser].err
+    record = json.loads(cloud.read(jobs.job_path("twins")))
+    assert record["cmd"] == f"sleep 30{winner}" and state(cloud, "twins")["id"] == record["id"]
+    assert len(gce.machines(cloud.config, "twins")) == 1
+    assert cloud.run("kill", "-y", "--now", "twins").code == 0
+
+
+@pytest.mark.slow
+def test_an_installation_that_fails_ends_the_job_with_its_code(cloud: Cloud, project: Path) -> None:
+    own = 'echo "has $A in $PWD"; (exit 7) | cat'
+    words = [*CPU, "-n", "no-install", "--env", "A=1", "--install", own, "--wait", "echo ran"]
+    done = cloud.run(*words, cwd=project)
+    assert done.code == 7 and "the installation failed (exit code 7)" in done.err, done.err
+    log = cloud.log("no-install")
+    assert "\nhas 1 in /root/code/proj\n" in log and "\nran\n" not in log
+    until(lambda: not gce.machines(cloud.config, "no-install"))
