@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Cloud, commit, until
+from conftest import Cloud, until
 
 from berg import BergError, gce, rows
 from berg import job as jobs
