@@ -84,10 +84,6 @@ def test_what_is_deleted_is_gone(cloud: Cloud, faults: Any) -> None:
         faults("compute.firewalls.delete", status=status, reason=reason, message="No.")
         with pytest.raises(GoogleError, match="No"):
             google.delete(config, path)
-    gone = {"code": "RESOURCE_NOT_FOUND", "message": "Gone."}
-    faults("compute.firewalls.delete", operation_error=gone)
-    google.delete(config, path)  # another one was faster
-    google.do(config, "POST", RULES, rule("goes"))
     faults("compute.firewalls.delete", status=400, reason="resourceNotReady")
     cloud.call("DELETE", "/_berg/requests")
     with ThreadPoolExecutor(1) as pool:  # another one deletes it
@@ -446,6 +442,10 @@ def test_a_machine_is_found_told_and_deleted_as_that_of_its_job(cloud: Cloud, fa
     faults("compute.instances.stop", status=403, message="No.")
     with pytest.raises(GoogleError, match="No"):
         machine.stop(config)
+    gone = {"code": "RESOURCE_NOT_FOUND", "message": "Gone."}
+    faults("compute.instances.delete", operation_error=gone)
+    machine.delete(config)  # another one was faster
+    assert cloud.call("GET", "/_berg/faults")["faults"][-1]["hits"] == 1
     place.delete(config, [machine])
     assert not names("bare") and gce.machine(config, machine.zone, machine.id) is None
     machine.tell(config, "berg-kill", "now")  # it needs no word any more

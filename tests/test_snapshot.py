@@ -41,6 +41,7 @@ def test_what_looks_like_a_secret_or_is_large_is_asked_for(
     with (project / "tracked.bin").open("wb") as file:
         file.truncate(code.LARGE + 1)
     commit(project)
+    (project / "tracked.bin").write_bytes(b"x" * (code.LARGE + 2))
     for name, size in (("new.bin", 1_600_000), ("other.bin", code.LARGE)):
         with (project / name).open("wb") as file:
             file.truncate(size)
