@@ -142,13 +142,15 @@ def test_a_resume_without_room_leaves_the_job_as_it_was(cloud: Cloud, project: P
     before, resume = [cloud.read(path) for path in paths], ["run", "--resume", "no-room"]
     plan = json.loads(cloud.run(*resume, "--dry-run", "--json", cwd=project).out)
     assert plan["request"]["disks"][0]["initializeParams"]["diskSizeGb"] == "300"
+    (project / "new").touch()
     cloud.call("POST", "/_berg/stockout", {"on": True})
     try:
-        done = cloud.run(*resume, cwd=project)
+        for words in (resume, [*resume, "--new-code"]):
+            done = cloud.run(*words, cwd=project)
+            assert done.code == 1 and "out of stock" in done.err, done.err
+            assert [cloud.read(path) for path in paths] == before
     finally:
         cloud.call("POST", "/_berg/stockout", {"on": False})
-    assert done.code == 1 and "out of stock" in done.err, done.err
-    assert [cloud.read(path) for path in paths] == before
 
 
 @pytest.mark.slow
