@@ -391,7 +391,8 @@ def test_a_machine_is_found_told_and_deleted_as_that_of_its_job(cloud: Cloud, fa
     assert not names("bare", "", ["0" * 64])
     other = replace(config, bucket="another")
     assert not names(of=other)
-    assert gce.machine(config, machine.zone, machine.id) == machine
+    same = gce.machine(config, machine.zone, machine.id)
+    assert same and (same.name, same.id, same.labels) == ("bare", machine.id, machine.labels)
     assert gce.machine(other, machine.zone, machine.id) is None
     assert gce.machine(config, "us-central1-a", machine.id) is None
     assert gce.machine(config, machine.zone, "bare") is None
