@@ -702,6 +702,7 @@ def test_a_devbox_is_switched_off_and_on_by_its_machine(cloud: Cloud) -> None:
     other = machine(cloud, "switched-2", kind="devbox")
     put(cloud, "switched-2", "STOPPED", **box, machine_id=on.id)
     put(cloud, "switched", "STOPPED", **box, machine_id=on.id)
+    on.stop(cloud.config)
     assert cloud.run("start", "switched", "switched-2").code == 0
     state = state_of(cloud, "switched")
     assert (state["state"], [*state["times"]]) == ("SUBMITTED", ["SUBMITTED"])
