@@ -30,6 +30,7 @@ def test_without_a_way_to_google_no_machine_is_made(cloud: Cloud, project: Path)
 
 
 @pytest.mark.skipif(not shutil.which("gcloud"), reason="gcloud makes the tunnel")
+@pytest.mark.slow
 def test_ssh_goes_through_the_proxy(cloud: Cloud, project: Path, tmp_path: Path) -> None:
     open_google(cloud)
     words = ["run", "-g", "0", "-n", "inside", "--no-external-ip", "sleep 300"]

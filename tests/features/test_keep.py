@@ -130,6 +130,7 @@ def test_a_guest_whose_worker_dies_again_and_again_has_failed(cloud: Cloud, proj
     assert cloud.run("kill", "-y", "--now", "host2").code == 0
 
 
+@pytest.mark.slow
 def test_a_job_on_a_machine_needs_no_other_kind_in_its_region(cloud: Cloud, project: Path) -> None:
     words = ["run", "-g", "0", "-n", "away1", "--region", "us-east5", "--keep-warm", "10m"]
     assert cloud.run(*words, "--wait", "true", cwd=project).code == 0

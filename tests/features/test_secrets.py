@@ -71,6 +71,7 @@ def test_what_cannot_be_a_secret_is_refused(cloud: Cloud, project: Path) -> None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+@pytest.mark.slow
 def test_other_users_of_a_machine_find_no_variable_of_the_command(
     cloud: Cloud, project: Path
 ) -> None:
