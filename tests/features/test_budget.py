@@ -135,7 +135,7 @@ def test_a_machine_ends_its_job_in_time_for_the_last_results(
     run = run_of(cloud, tmp_path, job, up=up)
     with own.around(run):
         assert usd(cloud, path) == 5.0, "its most counts while it runs"
-        assert json.loads(cloud.read(path))["costs"]["77"] == pytest.approx(up / 100 + 0.6, abs=0.1)
+        assert json.loads(cloud.read(path))["costs"]["77"] == pytest.approx(up / 100 + 0.6, abs=0.4)
         ending = own.look(run)
     assert bool(ending) == is_over
     if ending:
@@ -158,7 +158,7 @@ def test_what_a_job_did_not_cost_comes_back_at_its_end(
     job = job_of(fresh("comes-back"), **about)
     path = noted(cloud, job, 5.0, {"other": 0.5})
     made = Budget("me", CENT).ended(run_of(cloud, tmp_path, job, up=100), ending)
-    assert usd(cloud, path) == pytest.approx(cost, abs=0.1) and made.then is None
+    assert usd(cloud, path) == pytest.approx(cost, abs=0.4) and made.then is None
 
 
 def test_only_the_first_machine_counts_and_one_that_goes_on_until_it_is_known(
@@ -179,7 +179,7 @@ def test_only_the_first_machine_counts_and_one_that_goes_on_until_it_is_known(
         assert usd(cloud, path) == 5.0 and made.then
         run.state.state = state
         made.then(run)
-        assert usd(cloud, path) == pytest.approx(cost, abs=0.1)
+        assert usd(cloud, path) == pytest.approx(cost, abs=0.4)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_a_killed_job_gives_back_what_it_has_not_cost(
     cloud.bucket.write(jobs.state_path(job.name), state_of(job, ago=100, **state).content())
     Budget("me", CENT).forget(cloud.config, job)
     assert (cloud.bucket.get(path) is None) == (cost is None)
-    assert cost is None or usd(cloud, path) == pytest.approx(cost, abs=0.05)
+    assert cost is None or usd(cloud, path) == pytest.approx(cost, abs=0.25)
     assert cost is None or json.loads(cloud.read(path))["most"] == 5.0
 
 

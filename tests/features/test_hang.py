@@ -112,7 +112,7 @@ def test_a_job_without_a_step_ends(stuck: Any, tmp_path: Path, on_hang: str) -> 
 def test_a_step_in_time_is_no_hang(stuck: Any, tmp_path: Path) -> None:
     own, run = stuck("steps", "fail")
     run.log.write_text("begun\nmore\n")
-    assert own.look(run) is None and time.monotonic() - own.since < 10
+    assert own.look(run) is None and time.monotonic() - own.since < 50
     own.since -= 61
     assert own.look(run) is None, "it looks every few seconds"
     own.next = 0

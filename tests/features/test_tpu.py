@@ -157,7 +157,7 @@ def test_the_loss_of_the_first_machine_is_said_by_the_next_and_the_group_goes(
     record = {**json.loads(cloud.read(path)), "phase": "replaced"}  # sooner than by its silence
     cloud.call("POST", "/_berg/instances/headless-0/crash", {})
     cloud.bucket.write(path, b"", about={"record": json.dumps(record)})
-    until(lambda: state(cloud, "headless")["state"] in FINAL, 60)
+    until(lambda: state(cloud, "headless")["state"] in FINAL)
     last = state(cloud, "headless")
     assert last["state"] == "FAILED" and "headless-0 was lost" in last["reason"], last
     until(lambda: "headless" not in groups(cloud) and not machines(cloud, "headless"))
