@@ -254,3 +254,9 @@ def test_a_machine_downloads_what_it_lacks_and_no_file_elsewhere(
     with pytest.raises(BergError, match="cannot be the name of a file"):
         data.bring(run, "brought", PurePosixPath(place), counted)
     assert not (tmp_path / "up").exists()
+
+
+def test_a_container_has_the_places_of_all_data(tmp_path: Path) -> None:
+    run = run_of(None, tmp_path, job_of("places"))
+    with data.Data(data=["one:/mnt/one", "two:/mnt/two"]).around(run):
+        assert run.folders == [Path("/mnt/one"), Path("/mnt/two")]

@@ -4,6 +4,8 @@ import json
 import re
 import signal
 import subprocess
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -259,3 +261,22 @@ def test_what_was_not_saved_stays_on_the_host(
         is_kept = is_guest and bool(missing)
         assert (tmp_path / "berg/unsaved").exists() == is_kept
         assert ("stays on host" in (run.log.read_text() if run.log.exists() else "")) == is_kept
+
+
+def test_the_wait_begins_again_when_a_guest_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, path in (("GUESTS", "jobs"), ("OPEN", "jobs/open"), ("DOOR", "jobs/door")):
+        monkeypatch.setattr(boot, name, tmp_path / path)
+    monkeypatch.setattr(boot, "HOST", "127.0.0.1:1")
+    guest, began = boot.locked(tmp_path / "jobs/guest/lock"), time.monotonic()
+    assert boot.guests() == {"guest": 0}
+    run = run_of(None, tmp_path, job_of("host", max_seconds=9000))
+    waiting = threading.Thread(target=keep.wait, args=(run, 5, None))
+    waiting.start()
+    until(lambda: time.monotonic() > began + 6)  # longer than it would have waited
+    guest.close()
+    waiting.join(2.5)
+    assert waiting.is_alive()
+    waiting.join(100)
+    assert not waiting.is_alive()

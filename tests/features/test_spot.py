@@ -14,6 +14,7 @@ from inside import job_of, plan_of, run_of
 from berg import gce, google
 from berg import job as jobs
 from berg.features import spot
+from berg.run import Plan
 from berg.worker import Ending
 
 
@@ -164,6 +165,15 @@ def test_which_errors_of_a_group_are_waited_for(error: dict[str, str], comes: bo
     assert spot.may_come(error) == comes
 
 
+def complete(cloud: Cloud, plan: Plan) -> None:
+    """Add to a request what a submit adds."""
+    image = "projects/deeplearning-platform-release/global/images/family"
+    disk = plan.request["disks"][0]["initializeParams"]
+    disk["sourceImage"] = f"{image}/{cloud.config.default_image.partition('/')[2]}"
+    told = gce.metadata(cloud.config, plan.job, "ssh-ed25519 AAAA")
+    plan.request["metadata"] = {"items": [{"key": key, "value": told[key]} for key in told]}
+
+
 @pytest.mark.parametrize("machines", [1, 3])
 def test_a_group_is_that_of_its_job_and_goes_alone(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch, machines: int
@@ -171,11 +181,7 @@ def test_a_group_is_that_of_its_job_and_goes_alone(
     monkeypatch.setattr(spot, "ANSWER", 0)
     job = job_of(f"grouped{machines}", machines=machines, returns=True)
     plan = plan_of(cloud, job)
-    image = "projects/deeplearning-platform-release/global/images/family"
-    disk = plan.request["disks"][0]["initializeParams"]
-    disk["sourceImage"] = f"{image}/{cloud.config.default_image.partition('/')[2]}"
-    told = gce.metadata(cloud.config, job, "ssh-ed25519 AAAA")
-    plan.request["metadata"] = {"items": [{"key": key, "value": told[key]} for key in told]}
+    complete(cloud, plan)
     zones = ["us-central1-b", "us-central1-c", "us-east1-b"]
     cloud.call("POST", "/_berg/stockout", {})
     try:
@@ -216,3 +222,14 @@ def test_a_group_is_that_of_its_job_and_goes_alone(
         assert not spot.groups(cloud.config, job)
     finally:
         cloud.call("POST", "/_berg/stockout", {"on": False})
+
+
+def test_a_template_has_all_disks_of_the_machine(cloud: Cloud) -> None:
+    plan = plan_of(cloud, job_of("disks", returns=True))
+    complete(cloud, plan)
+    kind = {"diskType": "local-ssd"}
+    ssd = {"type": "SCRATCH", "interface": "NVME", "autoDelete": True, "initializeParams": kind}
+    plan.request["disks"].append(ssd)
+    path, _ = spot.make_template(cloud.config, plan.request)
+    made = cloud.call("GET", f"/compute/v1/{path}")["properties"]["disks"]
+    assert [disk.get("type", "PERSISTENT") for disk in made] == ["PERSISTENT", "SCRATCH"]
