@@ -63,8 +63,9 @@ def test_ctrl_c_names_what_google_goes_on_to_make(cloud: Cloud, project: Path, k
     cloud.call("POST", "/_berg/settings", {"image_delay": 0})
     (row,) = google.items(cloud.config, f"/global/{kind}")
     assert laptop.returncode == 130 and f"compute {kind} delete {row['name']}" in said, said
-    until(lambda: google.find(cloud.config, f"/global/{kind}/{row['name']}")["status"] == "READY")
-    google.delete(cloud.config, f"/global/{kind}/{row['name']}")
+    path, over = f"/global/{kind}/{row['name']}", ("READY", "FAILED")  # as its snapshot may be gone
+    until(lambda: google.find(cloud.config, path)["status"] in over)
+    google.delete(cloud.config, path)
     assert cloud.run("kill", "-y", "--now", f"cut-{kind}").code == 0
 
 
