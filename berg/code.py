@@ -374,13 +374,8 @@ def send(snapshot: Snapshot, bucket: Bucket) -> None:
             bucket.put(snapshot.object, content, file.stat().st_size, 0)
 
 
-def check_out(bucket: Bucket, repo: str, record: dict[str, Any]) -> Path:
-    """Make /root/code/<repo> the working tree that was submitted; return the folder."""
-    check_out_to(ROOT / "code" / repo, bucket, record)
-    return ROOT / "code" / repo
-
-
-def check_out_to(folder: Path, bucket: Bucket, record: dict[str, Any]) -> None:
+def check_out(folder: Path, bucket: Bucket, record: dict[str, Any]) -> None:
+    """Make a folder the working tree that was submitted."""
     commit, head = str(record["commit"]), str(record["head"])
     for each in (commit, head or commit, *record["shallow"], *record["tags"].values()):
         if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", each):
@@ -408,7 +403,7 @@ def check_out_to(folder: Path, bucket: Bucket, record: dict[str, Any]) -> None:
             git(folder, "update-ref", f"refs/tags/{tag}", target)
     places = {path for path, mode, _ in entries(folder, commit) if mode == SUBMODULE}
     for path in places & record.get("submodules", {}).keys():
-        check_out_to(folder / path, bucket, record["submodules"][path])
+        check_out(folder / path, bucket, record["submodules"][path])
 
 
 def unpack(folder: Path, bucket: Bucket, name: str, **variables: str) -> None:

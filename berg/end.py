@@ -27,7 +27,7 @@ FRESH = 5  # seconds after which `berg rm` looks again
 MANY = 8  # of more jobs the objects of all are listed at once
 PATIENCE = 90  # seconds that `berg kill` waits until a machine ends its command
 SAVING = 400  # and until it has saved the last results
-LONGEST = 180  # seconds until a devbox is off
+GOES_OFF = 180  # seconds within which a devbox is off
 GOING_OFF = ("STOPPING", "SUSPENDING")  # what a machine is soon after `berg stop`
 TROUBLE: tuple[type[Exception], ...] = (BergError, *trouble())
 
@@ -546,7 +546,7 @@ def start(names: tuple[str, ...], yes: bool) -> None:
     for name in names:
         machines = devbox(config, name)
         agree_on_box(config, name, machines, "Switch on", yes)
-        bucket, end = Bucket(config), time.monotonic() + LONGEST
+        bucket, end = Bucket(config), time.monotonic() + GOES_OFF
         while is_going_off(bucket, name, machines):
             if time.monotonic() > end:
                 raise BergError(f"{name} is STOPPED, but does not go off. See: berg show {name}")

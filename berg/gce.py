@@ -52,8 +52,7 @@ NO_ROOM = {
 }
 COLUMNS = "name,id,zone,status,labels,creationTimestamp,machineType,networkInterfaces"
 NO_QUOTA = ("QUOTA_EXCEEDED", "quotaExceeded")
-UNKNOWN_ACCOUNT = "of type 'serviceAccount' was not found"  # also of a new one, for a minute
-NEW = 90  # seconds
+UNKNOWN_ACCOUNT = "of type 'serviceAccount' was not found"  # or is new
 QUOTA_PAGE = "https://console.cloud.google.com/iam-admin/quotas"
 BOOT = Path(__file__).with_name("boot.py")
 IMPORTING, LOADED = threading.Lock(), list[Any]()  # of `client`
@@ -376,7 +375,8 @@ def create(
 
 def once_known(ask: Callable[[], None], say: Any) -> None:
     """Ask for machines, again while Compute Engine does not know their account, which may be new."""
-    end, has_said = time.monotonic() + NEW, False
+    seconds, has_said = google.NEW_ACCOUNT, False
+    end = time.monotonic() + seconds
     while True:
         try:
             return ask()
@@ -384,7 +384,7 @@ def once_known(ask: Callable[[], None], say: Any) -> None:
             if UNKNOWN_ACCOUNT not in error.message or time.monotonic() > end:
                 raise
         if not has_said:
-            say(f"Compute Engine does not know the machines' account yet; trying again for {NEW} s")
+            say(f"Compute Engine does not know the machines' account; trying again for {seconds} s")
         has_said = True
         time.sleep(2)
 

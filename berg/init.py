@@ -53,7 +53,6 @@ OWN_RIGHTS = [  # of a user in the project; those of roles/compute.instanceAdmin
 ON_BUCKET = [f"storage.objects.{verb}" for verb in ("create", "delete", "get", "list", "update")]
 APIS = ("compute", "storage", "iam", "cloudresourcemanager")
 ANYWHERE, IAP = "0.0.0.0/0", "35.235.240.0/20"
-SETTLING = 90  # seconds until a new account is known everywhere
 TIMEOUT = 30  # seconds for the answers of all checks
 OK, WARNING, FAILED = "ok", "warning", "failed"
 
@@ -279,7 +278,7 @@ def set_up_account(settings: Config) -> None:
     except GoogleError as error:
         if error.status != 409:  # it is there already
             raise
-    end = time.monotonic() + SETTLING
+    end = time.monotonic() + google.NEW_ACCOUNT
     while True:
         try:
             for _, give in missing_grants(settings):

@@ -427,16 +427,16 @@ def variables(place: Path) -> dict[str, str]:
     return {"VIRTUAL_ENV": str(folder), "PATH": f"{folder}/bin:{path}"}
 
 
-def run(run: Run, repo: Path) -> None:
+def run(run: Run) -> None:
     """Install what the repository needs; raise Failed with the exit code of what refused."""
 
     def read(name: str) -> str | None:
-        file = repo / name
+        file = run.repo / name
         return file.read_text(errors="replace") if file.is_file() else None
 
     own, uv = run.job.install, program()
-    choice = Choice() if own else choose(run.job.cwd, read, lambda path: (repo / path).is_dir())
-    words, place = choice.words, repo / choice.folder
+    choice = Choice() if own else choose(run.job.cwd, read, lambda path: (run.repo / path).is_dir())
+    words, place = choice.words, run.repo / choice.folder
     if uv:
         make_scripts(BIN, uv=uv, uvx=f"{uv} tool run")
     if not VENV.exists() and not choice.is_locked:

@@ -359,7 +359,7 @@ def command_of(bucket: Bucket, state: State) -> str:
 
 
 def own_rows(bucket: Bucket, state: State) -> list[State]:
-    """The rows of a sweep that have begun; none of another job."""
+    """The rows of a sweep that have begun; any other job has none."""
     return [row for _, (row, _) in sorted(records.row_states(bucket, state.name).items())]
 
 

@@ -144,8 +144,13 @@ class Run:
     is_taken: bool = False  # the job, by another machine
 
     @property
+    def repo(self) -> Path:
+        """The job's checkout."""
+        return code.ROOT / "code" / self.job.repo
+
+    @property
     def cwd(self) -> Path:
-        return code.ROOT / "code" / self.job.repo / self.job.cwd
+        return self.repo / self.job.cwd
 
     @property
     def title(self) -> str:
@@ -396,7 +401,7 @@ def ending_of(run: Run, mirror: Mirror) -> Ending:
 
 def prepare(run: Run, mirror: Mirror) -> None:
     """Bring code and results to this disk, and install; what is there already stays."""
-    repo = code.check_out(run.bucket, run.job.repo, run.job.code)
+    code.check_out(run.repo, run.bucket, run.job.code)
     machines.gather(run, "come")
     if restored := mirror.restore():
         run.say(f"Restored {restored} files of gs://{run.config.bucket}/berg_results/")
@@ -410,7 +415,7 @@ def prepare(run: Run, mirror: Mirror) -> None:
     for feature in run.features:
         feature.prepare(run)
     try:
-        install.run(run, repo)
+        install.run(run)
     except install.Failed as error:
         if not run.job.is_devbox:
             raise
@@ -426,7 +431,7 @@ def run_command(run: Run, mirror: Mirror) -> Ending:
     run.variables = {
         "BERG_JOB": job.name.partition("/")[0],
         "BERG_BUCKET": run.config.bucket,
-        "BERG_REPO_DIR": str(code.ROOT / "code" / job.repo),
+        "BERG_REPO_DIR": str(run.repo),
         "BERG_RESULTS_DIR": str(RESULTS / job.results),
         "BERG_DATA_DIR": str(code.ROOT / "data"),
         "BERG_SCRATCH_DIR": str(code.ROOT / "scratch"),
@@ -485,7 +490,7 @@ def link_results(run: Run) -> None:
     """
     if f"{RESULTS.name}/" not in run.job.cmd.replace(f"{RESULTS}/", ""):
         return
-    link, git = run.cwd / RESULTS.name, code.ROOT / "code" / run.job.repo / ".git"
+    link, git = run.cwd / RESULTS.name, run.repo / ".git"
     with contextlib.suppress(OSError):  # the disk may be full
         if not os.path.lexists(link):
             link.symlink_to(RESULTS)
@@ -630,12 +635,11 @@ def finish(run: Run, mirror: Mirror, ending: Ending) -> Ending:
 
 def save_commits(run: Run) -> None:
     """Put the commits that the command made into its results."""
-    repo, name = code.ROOT / "code" / run.job.repo, code.SAVED
-    name = name if run.leads else f"{run.rank}-{name}"
-    if run.has_begun and (repo / ".git").exists():
+    name = code.SAVED if run.leads else f"{run.rank}-{code.SAVED}"
+    if run.has_begun and (run.repo / ".git").exists():
         with contextlib.suppress(BergError):
             sent, target = str(run.job.code["commit"]), RESULTS / run.job.results / name
-            if saved := code.save_commits(repo, sent, target):
+            if saved := code.save_commits(run.repo, sent, target):
                 run.say(f"{saved} are saved in {name}. After berg fetch: git fetch {name} '*:*'")
 
 
@@ -651,11 +655,10 @@ def written_elsewhere(
     if not run.has_begun:
         return []
     since = BEGAN.stat().st_mtime
-    repo = code.ROOT / "code" / run.job.repo
     # Saved, searched as a place of its own, or there already.
-    skipped = {str(HOME), str(RESULTS), str(repo), run.variables.get("BERG_SCRATCH_DIR", "")}
+    skipped = {str(HOME), str(RESULTS), str(run.repo), run.variables.get("BERG_SCRATCH_DIR", "")}
     skipped.add(str(code.ROOT / "berg"))
-    for top in [repo, *map(Path, places)]:
+    for top in [run.repo, *map(Path, places)]:
         end = time.monotonic() + seconds
         for folder, names, files in os.walk(top):
             names[:] = [n for n in names if n not in NO_WORK and f"{folder}/{n}" not in skipped]

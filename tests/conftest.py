@@ -90,6 +90,14 @@ class Cloud:
         self.call("DELETE", "/_berg/faults")
         self.call("POST", "/_berg/settings", SETTINGS)
 
+    def state(self, job: str) -> dict[str, Any]:
+        """A job's state as its record has it; {} without one."""
+        return dict(json.loads(self.read(f".berg/jobs/{job}_state.json") or "{}"))
+
+    def shown(self, job: str) -> dict[str, Any]:
+        """What `berg show` says of a job."""
+        return dict(json.loads(self.run("show", job, "--json").out))
+
     def log(self, job: str) -> str:
         names = [name for name in self.names(f".berg/logs/{job}/") if name.endswith(".log")]
         return b"".join(map(self.read, names)).decode(errors="replace")
@@ -137,6 +145,13 @@ def cloud(one_cloud: Cloud) -> Iterator[Cloud]:
 
 
 @pytest.fixture
+def faults(cloud: Cloud) -> Iterator[Any]:
+    """Add a fault of the cloud; all end with the test."""
+    yield lambda method, **what: cloud.call("POST", "/_berg/faults", {"method": method, **what})
+    cloud.call("DELETE", "/_berg/faults")
+
+
+@pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A git repository with a program."""
     folder = tmp_path / "proj"
@@ -146,8 +161,18 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
+def git(folder: Path, *words: str) -> str:
+    """Run git as somebody; return what it printed."""
+    who = {f"GIT_{role}_{what}": text for role in ("AUTHOR", "COMMITTER")
+           for what, text in (("NAME", "t"), ("EMAIL", "t@example.com"))}  # fmt: skip
+    command = ["git", "-c", "protocol.file.allow=always", *words]
+    env = {**os.environ, **who}
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
 def commit(folder: Path) -> None:
     """Commit all that is in a folder."""
-    identity = ["-c", "user.name=t", "-c", "user.email=t@example.com"]
     for words in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-q", "-m", "files"]):
-        subprocess.run(["git", *identity, *words], cwd=folder, check=True)
+        git(folder, *words)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from conftest import Cloud
+from records import CODE
 
 from berg import gce, worker
 from berg import job as jobs
@@ -20,7 +21,6 @@ from berg.worker import Facts, Run
 # Without a cloud, for what asks it nothing: no request would get an answer.
 ALONE = Config(project="p", bucket="b", user="ada", endpoint="http://127.0.0.1:9")
 NUMBERS = itertools.count()
-CODE = {"head": "", "commit": "", "changed": []}
 
 
 def fresh(name: str) -> str:

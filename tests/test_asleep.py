@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from asleep import asleep
-from conftest import Cloud
+from conftest import Cloud, until
 
 from berg import gce
 from berg.job import FINAL
@@ -21,14 +21,10 @@ LATE = "import berg.job; berg.job.SILENT = 0; from berg.cli import main; main()"
 OTHER = 'sleep 3; echo x >"$BERG_RESULTS_DIR/other"'
 
 
-def until(cloud: Cloud, name: str, *states: str) -> dict[str, Any]:
-    end = time.monotonic() + 90
-    while time.monotonic() < end:
-        state: dict[str, Any] = json.loads(cloud.read(f".berg/jobs/{name}_state.json") or b"{}")
-        if state.get("state") in states:
-            return state
-        time.sleep(0.1)
-    raise AssertionError(f"{name} is {state}")
+def reached(cloud: Cloud, name: str, *states: str) -> dict[str, Any]:
+    """A job's state, once it is one of these."""
+    until(lambda: cloud.state(name).get("state") in states)
+    return cloud.state(name)
 
 
 def machines(cloud: Cloud, name: str) -> list[tuple[str, str]]:
@@ -46,7 +42,7 @@ def replace(cloud: Cloud, project: Path, name: str, *words: str) -> None:
 
 def check_other(cloud: Cloud, name: str) -> None:
     """The other laptop's job is alone, and has run."""
-    state = until(cloud, name, *FINAL)
+    state = reached(cloud, name, *FINAL)
     assert state["state"] == "SUCCEEDED", state
     assert f"berg_results/{name}/other" in cloud.names(f"berg_results/{name}/")
     assert not [file for file in cloud.names(f"berg_results/{name}/") if file.endswith("/mine")]
@@ -101,10 +97,10 @@ def test_kill_ends_no_other_job(cloud: Cloud, project: Path, at: str, is_guest: 
         if not machines(cloud, "killers-host"):
             done = cloud.run("devbox", "-g", "0", "-n", "killers-host", cwd=project)
             assert done.code == 0, done.err
-        until(cloud, "killers-host", "RUNNING")
+        reached(cloud, "killers-host", "RUNNING")
     done = cloud.run(*run, "-n", name, "sleep 100", cwd=project)
     assert done.code == 0, done.err
-    until(cloud, name, "RUNNING")
+    reached(cloud, name, "RUNNING")
     with asleep(cloud, at, "kill", "-y", name) as laptop:
         assert laptop.is_held.is_set(), laptop.requests
         replace(cloud, project, name, *run)
@@ -123,7 +119,7 @@ def test_a_devbox_that_was_made_meanwhile_is_left_alone(
     if verb == "start":
         assert cloud.run("stop", "--now", box).code == 0
     else:
-        until(cloud, box, "RUNNING")
+        reached(cloud, box, "RUNNING")
     with asleep(cloud, r"POST .*(/setMetadata|/start)\b", verb, "-y", box) as laptop:
         assert laptop.is_held.is_set(), laptop.requests
         replace(cloud, project, box, "devbox", "-g", "0")

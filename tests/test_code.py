@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import BERG, Cloud, commit
+from conftest import BERG, Cloud, commit, git
 
 LIST = """\
 import json, os, sys
@@ -21,20 +21,6 @@ for folder, folders, files in os.walk("."):
         found[path] = mode, os.readlink(path) if is_link else open(path, errors="replace").read()
 print("listed", json.dumps(found, sort_keys=True))
 """
-
-
-def git(folder: Path, *words: str) -> str:
-    own = [
-        "-c",
-        "user.name=t",
-        "-c",
-        "user.email=t@example.com",
-        "-c",
-        "protocol.file.allow=always",
-    ]
-    done = subprocess.run(["git", *own, *words], cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
 
 
 def listed(folder: Path, *but: str) -> dict[str, list[str]]:

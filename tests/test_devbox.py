@@ -1,22 +1,16 @@
 """A devbox is switched off and on with its disk, whatever ends it; only berg kill deletes it."""
 
-import json
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Cloud
+from conftest import Cloud, until
 
 
-def until(cloud: Cloud, name: str, state: str) -> dict[str, Any]:
-    end = time.monotonic() + 90
-    while time.monotonic() < end:
-        shown: dict[str, Any] = json.loads(cloud.run("show", name, "--json").out)
-        if shown["state"] == state:
-            return shown
-        time.sleep(0.5)
-    raise AssertionError(f"{name} is {shown['state']}, not {state}: {cloud.log(name)}")
+def reached(cloud: Cloud, name: str, state: str) -> dict[str, Any]:
+    """What is shown of a devbox, once it is in this state."""
+    until(lambda: cloud.shown(name)["state"] == state)
+    return cloud.shown(name)
 
 
 @pytest.mark.slow
@@ -24,30 +18,30 @@ def test_a_file_outlives_a_stop_a_preemption_and_a_question_without_an_answer(
     cloud: Cloud, project: Path
 ) -> None:
     assert cloud.run("devbox", "-g", "0", "-n", "owned", cwd=project).code == 0
-    first = until(cloud, "owned", "RUNNING")["running"][0]["id"]
+    first = reached(cloud, "owned", "RUNNING")["running"][0]["id"]
     assert (
         cloud.run("ssh", "owned", "cd /root/code/proj && echo mine > mine && rm train.py").code == 0
     )
     assert cloud.run("stop", "owned").code == 0
-    shown = until(cloud, "owned", "STOPPED")
+    shown = reached(cloud, "owned", "STOPPED")
     assert [row["status"] for row in shown["running"]] == ["TERMINATED"]
     for words in (["ssh", "owned", "ls"], ["sync", "owned", "--once"]):
         done = cloud.run(*words, cwd=project)
         assert done.code == 1 and "Switch it on: berg start owned" in done.err, done.err
     assert cloud.run("start", "owned").code == 0
-    until(cloud, "owned", "RUNNING")
+    reached(cloud, "owned", "RUNNING")
     cloud.call("POST", "/_berg/instances/owned/preempt", {})
-    until(cloud, "owned", "STOPPED")
+    reached(cloud, "owned", "STOPPED")
     assert cloud.run("start", "owned").code == 0
-    shown = until(cloud, "owned", "RUNNING")
+    shown = reached(cloud, "owned", "RUNNING")
     assert shown["running"][0]["id"] == first and shown["reason"] == "", shown["reason"]
     assert (
         cloud.run("ssh", "owned", "cd /root/code/proj && cat mine && ! ls train.py").out == "mine\n"
     )
     asked = cloud.run("kill", "owned")
-    assert asked.code == 1 and "its disk" in asked.err and until(cloud, "owned", "RUNNING")
+    assert asked.code == 1 and "its disk" in asked.err and reached(cloud, "owned", "RUNNING")
     assert cloud.run("kill", "-y", "owned").code == 0
-    assert until(cloud, "owned", "KILLED")["running"] == []
+    assert reached(cloud, "owned", "KILLED")["running"] == []
 
 
 @pytest.mark.slow
@@ -55,14 +49,14 @@ def test_a_devbox_whose_process_somebody_ends_can_be_started_again(
     cloud: Cloud, project: Path
 ) -> None:
     assert cloud.run("devbox", "-g", "0", "-n", "ended", cwd=project).code == 0
-    until(cloud, "ended", "RUNNING")
+    reached(cloud, "ended", "RUNNING")
     cloud.call("POST", "/_berg/faults", {"method": "compute.instances.stop", "delay": 5})
     kill = "until pkill -f '[s]leep infinity'; do sleep 0.1; done"  # it may be about to begin
     cloud.run("ssh", "ended", f"touch mine; {kill}")
-    assert "sleep" in until(cloud, "ended", "STOPPED")["reason"]
+    assert "sleep" in reached(cloud, "ended", "STOPPED")["reason"]
     assert cloud.run("start", "ended").code == 0  # its worker has ended, and it is on still
     cloud.call("DELETE", "/_berg/faults")
-    until(cloud, "ended", "RUNNING")
+    reached(cloud, "ended", "RUNNING")
     assert cloud.run("ssh", "ended", "ls mine").out == "mine\n"
     assert cloud.run("kill", "-y", "ended").code == 0
 

@@ -1,7 +1,6 @@
 """What is asked of Google again, what its refusals mean, and which machine, zone and image are found."""
 
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -18,14 +17,6 @@ from berg.gce import Shape
 from berg.google import GoogleError, OperationFailed
 from berg.job import Job
 from berg.place import Machine
-
-
-@pytest.fixture
-def faults(cloud: Cloud) -> Iterator[Any]:
-    """Add a fault of the cloud; all end with the test."""
-    yield lambda method, **what: cloud.call("POST", "/_berg/faults", {"method": method, **what})
-    cloud.call("DELETE", "/_berg/faults")
-
 
 # --- requests
 
@@ -337,7 +328,7 @@ def test_other_zones_are_tried_where_they_can_help(
 def test_an_account_that_nobody_makes_is_named(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gce, "NEW", 1)
+    monkeypatch.setattr(google, "NEW_ACCOUNT", 1)
     said: list[str] = []
 
     def make(*_: Any) -> None:
@@ -351,7 +342,7 @@ def test_an_account_that_nobody_makes_is_named(
 # --- what is there
 
 
-def job_of(cloud: Cloud, name: str, machines: int = 1) -> tuple[Job, dict[str, Any]]:
+def bare_job(cloud: Cloud, name: str, machines: int = 1) -> tuple[Job, dict[str, Any]]:
     """A job whose machines run nothing, and the request for one."""
     config = cloud.config
     image = gce.find_image(config, config.default_image)
@@ -370,7 +361,7 @@ def values(cloud: Cloud, machine: Any) -> dict[str, str]:
 @pytest.mark.slow
 def test_a_machine_is_found_told_and_deleted_as_that_of_its_job(cloud: Cloud, faults: Any) -> None:
     config = cloud.config
-    job, request = job_of(cloud, "bare")
+    job, request = bare_job(cloud, "bare")
     faults("compute.instances.insert", status=400, reason="invalid", after_handler=True)
     assert gce.create(config, job, request, ["us-central1-b"], print) == "us-central1-b"
     (machine,) = place.machines(config, "bare")
@@ -456,7 +447,7 @@ def test_a_machine_is_found_told_and_deleted_as_that_of_its_job(cloud: Cloud, fa
 
 
 def test_machines_of_a_job_are_all_there_or_none(cloud: Cloud, faults: Any) -> None:
-    job, request = job_of(cloud, "both", 2)
+    job, request = bare_job(cloud, "both", 2)
     error = {"code": "INTERNAL", "message": "Broken."}
     faults("compute.instances.bulkInsert", operation_error=error)
     with pytest.raises(BergError, match="Broken"):

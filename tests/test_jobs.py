@@ -17,9 +17,8 @@ import pytest
 from conftest import BERG, Cloud, commit, until
 from records import machine, put, put_row
 
-from berg import gce, logs, worker
+from berg import gce, logs
 from berg import job as jobs
-from berg.command import Command
 from berg.job import Job, State
 
 PROGRAM = """
@@ -210,21 +209,6 @@ def test_what_a_command_writes_while_it_is_killed_is_kept(cloud: Cloud, project:
     last = project.parent / "last"
     assert last.read_text() == "last\n" and os.access(last, os.X_OK)
     assert cloud.run("wait", "by-signal").code == 137
-
-
-def test_a_worker_writes_its_state_as_often_as_a_bucket_takes_it(
-    cloud: Cloud, tmp_path: Path
-) -> None:
-    job = Job("paced", "true", "proj", {}, "paced")
-    facts = worker.Facts("1", "paced", "us-central1-a", "10.0.0.1", {}, False, False)
-    state, log, command = State("paced", results="paced", id=job.id), tmp_path / "log", Command("")
-    run = worker.Run(cloud.config, cloud.bucket, facts, job, state, 0, [], log, command)
-    cloud.call("DELETE", "/_berg/requests")
-    for step in ("STARTING", "INSTALLING", "RUNNING"):
-        run.write_state(step)
-    asked = cloud.call("GET", "/_berg/requests")["requests"]
-    statuses = [row["status"] for row in asked if row["method"] == "storage.objects.insert"]
-    assert statuses == [200, 200, 200]
 
 
 def test_files_and_options_of_other_tools(cloud: Cloud, project: Path) -> None:
@@ -561,10 +545,6 @@ def test_a_line_is_said_when_it_is_whole(cloud: Cloud) -> None:
     assert len(logs.last_lines(cloud.bucket, "long", 10**6)) < 7000  # of its end alone
 
 
-def state_of(cloud: Cloud, name: str) -> dict[str, Any]:
-    return dict(json.loads(cloud.read(f".berg/jobs/{name}_state.json")))
-
-
 def test_kill_ends_what_is_meant_and_says_what_became_of_it(cloud: Cloud) -> None:
     def kill(*words: str, **env: str) -> list[dict[str, Any]]:
         done = cloud.run("kill", *words, "--json", **env)
@@ -610,7 +590,7 @@ def test_kill_ends_what_is_meant_and_says_what_became_of_it(cloud: Cloud) -> Non
     assert [row.get("became") for row in rows] == ["KILLED", "SUCCEEDED", None]
     assert "there is no job 'k-nothing'" in rows[2]["error"]
     assert "k-over was SUCCEEDED" in cloud.run("kill", "k-over", **mine).err
-    state = state_of(cloud, "k-one")
+    state = cloud.state("k-one")
     assert (state["state"], state["reason"], state["exit_code"]) == (
         "KILLED",
         "killed by killer",
@@ -626,8 +606,8 @@ def test_kill_ends_what_is_meant_and_says_what_became_of_it(cloud: Cloud) -> Non
     assert {row["name"]: row["became"] for row in json.loads(done.stdout)} == {
         "k-box": "KILLED", "k-waits": "SUCCEEDED", "k-bare": "machine deleted"
     }  # fmt: skip
-    assert state_of(cloud, "k-waits")["kept_until"] <= jobs.now(time.time() + 1)
-    assert state_of(cloud, "k-other")["state"] == "RUNNING"
+    assert cloud.state("k-waits")["kept_until"] <= jobs.now(time.time() + 1)
+    assert cloud.state("k-other")["state"] == "RUNNING"
     assert not [each for each in gce.machines(cloud.config) if each.name.startswith("k-")]
 
 
@@ -642,7 +622,7 @@ def test_a_row_that_nobody_has_is_killed_alone(cloud: Cloud) -> None:
     assert "krows has 3 rows, from krows/0 on" in done.err and done.code == 1
     row = json.loads(cloud.read(".berg/rows/krows/2.json"))
     assert (row["reason"], row["results"]) == (f"killed by {cloud.config.user}", "krows/2")
-    assert state_of(cloud, "krows")["state"] == "RUNNING"
+    assert cloud.state("krows")["state"] == "RUNNING"
     refused = cloud.run("kill", "krows/2", BERG_USER="another")
     assert refused.code == 1 and f"End krows/2? It is {cloud.config.user}'s, 10" in refused.err
 
@@ -697,17 +677,17 @@ def test_a_devbox_is_switched_off_and_on_by_its_machine(cloud: Cloud) -> None:
     assert about["Machines"] == "switched TERMINATED e2-medium in us-central1-a"
     assert about["Command"] == "none: a devbox" and about["Code"].startswith("r at no commit, 0")
     assert "switched is on. Log in: berg ssh switched" in cloud.run("start", "switched").err
-    assert state_of(cloud, "switched")["state"] == "RUNNING"
+    assert cloud.state("switched")["state"] == "RUNNING"
     assert gce.machines(cloud.config, "switched")[0].is_on
     other = machine(cloud, "switched-2", kind="devbox")
     put(cloud, "switched-2", "STOPPED", **box, machine_id=on.id)
     put(cloud, "switched", "STOPPED", **box, machine_id=on.id)
     on.stop(cloud.config)
     assert cloud.run("start", "switched", "switched-2").code == 0
-    state = state_of(cloud, "switched")
+    state = cloud.state("switched")
     assert (state["state"], [*state["times"]]) == ("SUBMITTED", ["SUBMITTED"])
     assert round(state["seconds_before"]) == 600
-    assert state_of(cloud, "switched-2")["state"] == "STOPPED"  # it is of another machine
+    assert cloud.state("switched-2")["state"] == "STOPPED"  # it is of another machine
     for each in (on, other):
         each.delete(cloud.config)
 
@@ -779,5 +759,5 @@ def test_an_end_is_written_once_and_for_the_job_that_was_meant(cloud: Cloud) -> 
     ended = jobs.conclude(cloud.bucket, job, "FAILED", "broke", 3)
     assert (ended.state, ended.reason, ended.exit_code) == ("FAILED", "broke", 3)
     assert jobs.conclude(cloud.bucket, job, "KILLED", "y").state == "FAILED"
-    state = state_of(cloud, "concluded")
+    state = cloud.state("concluded")
     assert (state["state"], state["exit_code"]) == ("FAILED", 3) and "FAILED" in state["times"]

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from conftest import Cloud, until
+from records import CODE
 
 from berg import BergError, boot, code, machines, rows, worker
 from berg import job as jobs
@@ -486,8 +487,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(worker, "SIGNALLED", [])
 
     def make(bucket: Bucket | None = None, rank: int = 0, **values: Any) -> Run:
-        code = {"head": "", "commit": "", "changed": []}
-        about = {"cmd": "true", "repo": "proj", "code": code, "results": "j", "max_seconds": 3600}
+        about = {"cmd": "true", "repo": "proj", "code": CODE, "results": "j", "max_seconds": 3600}
         job = Job(**{"name": "j", **about, **values})
         state = State(job.name, results=job.results, id=job.id, machines=job.machines)
         state.created_at = state.times["SUBMITTED"] = jobs.now()
@@ -820,6 +820,16 @@ def kept(made: Run) -> State:
 def claimed(made: Run, **about: Any) -> Run:
     own = {"berg-job": made.job.name, "berg-job-sha256": made.job.sha256}
     return worker.claim(made.config, facts(attributes=own, **about))
+
+
+def test_a_state_is_written_as_often_as_a_bucket_takes_it(cloud: Cloud, run: Any) -> None:
+    made = run(cloud.bucket, name="paced")
+    cloud.call("DELETE", "/_berg/requests")
+    for step in ("STARTING", "INSTALLING", "RUNNING"):
+        made.write_state(step)
+    asked = cloud.call("GET", "/_berg/requests")["requests"]
+    statuses = [row["status"] for row in asked if row["method"] == "storage.objects.insert"]
+    assert statuses == [200, 200, 200]
 
 
 def test_a_job_is_taken_by_its_machine_and_by_no_other(

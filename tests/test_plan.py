@@ -63,22 +63,3 @@ def test_a_variable_is_stronger_than_the_file(
     cloud: Cloud, project: Path, name: str, text: str, path: str, value: str
 ) -> None:
     assert part(request(cloud, project, **{f"BERG_{name}": text}), path) == value
-
-
-@pytest.mark.parametrize(
-    ("words", "zones"),
-    [
-        (["-z", "us-central1-b"], "us-central1-b"),
-        (["-z", "us-east1-c", "-z", "us-central1-a"], "us-east1-c, us-central1-a"),
-        (["--region", "us-east1"], "us-east1-b, us-east1-c, us-east1-d"),
-        (
-            ["-z", "us-central1-b", "--region", "us-east1"],
-            "us-central1-b, us-east1-b, us-east1-c, us-east1-d",
-        ),
-    ],
-)
-def test_zones_are_those_that_are_named(
-    cloud: Cloud, project: Path, words: list[str], zones: str
-) -> None:
-    done = cloud.run("run", "-g", "0", *words, "--dry-run", "true", cwd=project)
-    assert f"Zones    {zones}\n" in done.out, done.out

@@ -3,7 +3,6 @@
 import getpass
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,6 @@ from conftest import Cloud
 from berg import BergError, config, google, init, options
 from berg.config import Config
 from berg.init import Lack
-
-
-@pytest.fixture
-def faults(cloud: Cloud) -> Iterator[Any]:
-    """Add a fault of the cloud; all end with the test."""
-    yield lambda method, **what: cloud.call("POST", "/_berg/faults", {"method": method, **what})
-    cloud.call("DELETE", "/_berg/faults")
 
 
 @pytest.fixture

@@ -1,28 +1,19 @@
 """Of code that is taken here, sent and checked out elsewhere: what goes along, and what is said of it."""
 
 import hashlib
-import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import Cloud, commit
+from conftest import Cloud, commit, git
 
 from berg import BergError, code
 from berg.code import Snapshot
 
 
-def git(folder: Path, *words: str) -> str:
-    own = ["-c", "user.name=t", "-c", "user.email=t@example.com"]
-    own += ["-c", "protocol.file.allow=always"]
-    done = subprocess.run(["git", *own, *words], cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
 def there(cloud: Cloud, snapshot: Snapshot, folder: Path) -> Path:
     """What a machine makes of it."""
     code.send(snapshot, cloud.bucket)
-    code.check_out_to(folder, cloud.bucket, snapshot.record())
+    code.check_out(folder, cloud.bucket, snapshot.record())
     return folder
 
 
@@ -158,7 +149,7 @@ def test_a_repository_on_a_machine_has_the_users_settings(
     record = code.take(project).record()
     assert "t0ken" not in str(record)
     record["settings"]["core.sshCommand"] = "touch /tmp/started"  # of a record of somebody
-    code.check_out_to(tmp_path / "out", cloud.bucket, record)
+    code.check_out(tmp_path / "out", cloud.bucket, record)
     named = git(tmp_path / "out", "config", "--local", "--list").splitlines()
     expected = ["user.name=me again", "user.email=me@here", "core.abbrev=12",
                 "remote.origin.url=https://github.com/me/proj.git", "remote.origin.promisor=true",
@@ -174,10 +165,10 @@ def test_a_record_names_commits_and_places_of_submodules_alone(
     wrong = [{"commit": "HEAD"}, {"head": "--help"}, {"shallow": ["x"]}, {"tags": {"v": "x"}}]
     for each in wrong:
         with pytest.raises(BergError, match="is no commit"):
-            code.check_out_to(tmp_path / "out", cloud.bucket, {**record, **each})
+            code.check_out(tmp_path / "out", cloud.bucket, {**record, **each})
     odd = {"branch": "a..b", "tags": {"../../x": record["head"], "v1": record["head"]}}
     odd |= {"submodules": {"../beside": record}}
-    code.check_out_to(tmp_path / "out", cloud.bucket, {**record, **odd})
+    code.check_out(tmp_path / "out", cloud.bucket, {**record, **odd})
     assert git(tmp_path / "out", "branch", "--show-current") == ""
     assert git(tmp_path / "out", "tag") == "v1" and not (tmp_path / "beside").exists()
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from conftest import Cloud, until
+from records import put
 
 from berg import BergError, gce, rows
 from berg import job as jobs
-from berg.job import Job, State
+from berg.job import Job
 from berg.run import variables
 
 CPU = ["run", "-g", "0"]
@@ -41,14 +42,10 @@ def ended(cloud: Cloud, project: Path, name: str, state: str = "FAILED", **about
     code = {"commit": head(project), "head": head(project), "changed": [], "branch": "main"}
     code |= {"object": "none", "shallow": [], "tags": {}, "settings": {}, "submodules": {}}
     image = gce.find_image(cloud.config, cloud.config.default_image)
-    made: dict[str, Any] = {"results": name, "machine_type": "n1-standard-8", "image": image}
-    made |= {"max_seconds": 7200, "user": cloud.config.user, "created_at": jobs.now()}
-    job = Job(name, **{"cmd": "python train.py", "repo": "proj", "code": code, **made, **about})
-    cloud.bucket.write(jobs.job_path(name), job.content(), 0)
-    times = {"SUBMITTED": jobs.now(), state: jobs.now()}
-    made = {"results": job.results, "id": job.id, "user": job.user, "created_at": job.created_at}
-    jobs.write_state(cloud.bucket, State(name, state, times=times, attempt=2, **made), 0)
-    return job
+    kind = {"machine_type": "n1-standard-8", "image": image, "max_seconds": 7200}
+    job = {"cmd": "python train.py", "repo": "proj", "code": code, **kind, **about}
+    where = about.get("results", name)
+    return put(cloud, name, state, ago=100, took=0, job=job, folder=where, attempt=2)
 
 
 # --- the plan
@@ -238,11 +235,6 @@ def test_a_job_runs_again_with_its_options_but_under_its_own_name(
 # --- submit
 
 
-def state(cloud: Cloud, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(cloud.read(jobs.state_path(name)) or b"{}")
-    return found
-
-
 @pytest.mark.slow
 def test_a_job_that_is_submitted_is_known_at_once_and_has_its_name_alone(
     cloud: Cloud, project: Path
@@ -257,7 +249,7 @@ def test_a_job_that_is_submitted_is_known_at_once_and_has_its_name_alone(
     said = json.loads(done.out)
     zone = said["zone"]
     assert said["name"] == "known" and zone in done.err and "Follow it" not in done.err
-    found, record = state(cloud, "known"), json.loads(cloud.read(jobs.job_path("known")))
+    found, record = cloud.state("known"), json.loads(cloud.read(jobs.job_path("known")))
     assert (found["gpus"], found["machines"], found["note"]) == ("2 x t4", 2, "why")
     assert found["rate"] == pytest.approx(said["usd_per_hour"] / 2) and found["attempt"] == 1
     assert found["id"] == record["id"] and found["user"] == cloud.config.user
@@ -269,7 +261,7 @@ def test_a_job_that_is_submitted_is_known_at_once_and_has_its_name_alone(
     assert "berg rm known" in taken.err
     taken = cloud.run(*CPU, "-n", "known-1", "true", cwd=project)
     assert taken.code == 1 and f"there is a machine 'known-1' in {zone} already" in taken.err
-    assert state(cloud, "known")["id"] == found["id"]
+    assert cloud.state("known")["id"] == found["id"]
     assert cloud.run("kill", "-y", "--now", "known").code == 0
 
 
@@ -288,7 +280,7 @@ def test_of_two_submits_at_one_moment_one_has_the_name(cloud: Cloud, project: Pa
     winner, loser = sorted(range(2), key=lambda n: done[n].code)
     assert "there is a job 'twins' already" in done[loser].err
     record = json.loads(cloud.read(jobs.job_path("twins")))
-    assert record["cmd"] == f"sleep 30{winner}" and state(cloud, "twins")["id"] == record["id"]
+    assert record["cmd"] == f"sleep 30{winner}" and cloud.state("twins")["id"] == record["id"]
     assert len(gce.machines(cloud.config, "twins")) == 1
     assert cloud.run("kill", "-y", "--now", "twins").code == 0
 

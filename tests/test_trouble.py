@@ -22,13 +22,6 @@ from localcloud import control
 CPU = ["run", "-g", "0", "-n"]
 
 
-@pytest.fixture
-def faults(cloud: Cloud) -> Iterator[Any]:
-    """Add a fault of the cloud; all end with the test."""
-    yield lambda method, **what: cloud.call("POST", "/_berg/faults", {"method": method, **what})
-    cloud.call("DELETE", "/_berg/faults")
-
-
 def test_no_room_and_no_quota_name_what_was_tried(cloud: Cloud, project: Path, faults: Any) -> None:
     def refused(code: str, message: str, times: int) -> str:
         error = {"code": code, "message": message}
@@ -266,7 +259,7 @@ def test_a_new_account_is_waited_for(cloud: Cloud, project: Path) -> None:
             words, cwd=project, env=cloud.env, stderr=subprocess.PIPE, text=True
         ) as laptop:
             assert laptop.stderr
-            while "does not know the machines' account yet" not in laptop.stderr.readline():
+            while "does not know the machines' account" not in laptop.stderr.readline():
                 assert laptop.poll() is None
             cloud.call("POST", "/_berg/settings", {"account_delay": 1})
             said = laptop.stderr.read()

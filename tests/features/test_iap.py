@@ -15,13 +15,13 @@ from berg.features import iap
 SUBNETWORK = "/compute/v1/projects/berg-local/regions/us-central1/subnetworks/default"
 
 
-def open_google(cloud: Cloud) -> None:
-    cloud.call("POST", f"{SUBNETWORK}/setPrivateIpGoogleAccess", {"privateIpGoogleAccess": True})
+def open_google(cloud: Cloud, is_open: bool = True) -> None:
+    body = {"privateIpGoogleAccess": is_open}
+    cloud.call("POST", f"{SUBNETWORK}/setPrivateIpGoogleAccess", body)
 
 
 def test_without_a_way_to_google_no_machine_is_made(cloud: Cloud, project: Path) -> None:
-    if cloud.call("GET", SUBNETWORK).get("privateIpGoogleAccess"):
-        pytest.skip("another test has opened it")
+    open_google(cloud, False)
     done = cloud.run("run", "-g", "0", "--no-external-ip", "--dry-run", "true", cwd=project)
     assert done.code == 1 and "--enable-private-ip-google-access" in done.err
     open_google(cloud)

@@ -1,6 +1,5 @@
 """Machines wait for other jobs, and these end without them; the machine ends after all."""
 
-import json
 import re
 import signal
 import subprocess
@@ -23,11 +22,6 @@ from berg.job import Job
 from berg.worker import Ending
 
 
-def shown(cloud: Cloud, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(cloud.run("show", name, "--json").out)
-    return found
-
-
 def names(cloud: Cloud) -> list[str]:
     return [row["name"] for row in cloud.call("GET", "/_berg/instances")["instances"]]
 
@@ -37,7 +31,7 @@ def test_a_machine_waits_for_jobs_and_costs_until_it_is_killed(cloud: Cloud, pro
     words = ["run", "-g", "0", "-n", "warm1", "--keep-warm", "30m", "--wait", "true"]
     done = cloud.run(*words, cwd=project)
     assert done.code == 0, done.err
-    first = shown(cloud, "warm1")
+    first = cloud.shown("warm1")
     assert first["state"] == "SUCCEEDED" and first["instances"] == ["warm1"]
     assert "waits for" in cloud.run("list").out
     plan = cloud.run("run", "-g", "0", "--dry-run", "true", cwd=project)
@@ -49,13 +43,13 @@ def test_a_machine_waits_for_jobs_and_costs_until_it_is_killed(cloud: Cloud, pro
     assert done.code == 0, done.err
     assert cloud.read("berg_results/own/name") == b"warm1\n"
     assert cloud.read("berg_results/own/ls") == b"own\n"
-    assert shown(cloud, "next1")["usd"] == 0 and "next1" not in names(cloud)
-    assert shown(cloud, "warm1")["usd"] > first["usd"] > 0
+    assert cloud.shown("next1")["usd"] == 0 and "next1" not in names(cloud)
+    assert cloud.shown("warm1")["usd"] > first["usd"] > 0
     refused = cloud.run("rm", "-y", "warm1")
     assert refused.code == 1 and "berg kill warm1" in refused.err
     assert cloud.run("kill", "warm1").code == 0
-    last = shown(cloud, "warm1")
-    assert last["state"] == "SUCCEEDED" and last["usd"] == shown(cloud, "warm1")["usd"]
+    last = cloud.shown("warm1")
+    assert last["state"] == "SUCCEEDED" and last["usd"] == cloud.shown("warm1")["usd"]
     assert "warm1" not in names(cloud)
 
 
@@ -74,7 +68,7 @@ def test_a_failed_machine_waits_for_its_user_and_goes(cloud: Cloud, project: Pat
 @pytest.mark.slow
 def test_a_job_on_a_devbox_leaves_it_alone_and_ends_with_it(cloud: Cloud, project: Path) -> None:
     assert cloud.run("devbox", "-g", "0", "-n", "host1", cwd=project).code == 0
-    until(lambda: shown(cloud, "host1")["state"] == "RUNNING")
+    until(lambda: cloud.shown("host1")["state"] == "RUNNING")
     cmd = "echo $PWD; touch mine; trap 'echo saved >$BERG_RESULTS_DIR/last; exit' TERM; sleep 900 & wait"
     on = ["run", "--on", "host1", "-n"]
     for name in ("guest1", "guest2"):
@@ -86,10 +80,10 @@ def test_a_job_on_a_devbox_leaves_it_alone_and_ends_with_it(cloud: Cloud, projec
     assert cloud.run("ssh", "host1", "ls /root/code/proj").out == "train.py\n"
     assert "on host1" in cloud.run("list").out
     assert cloud.run("kill", "guest1").code == 0  # asks nothing: the devbox stays
-    states = {name: shown(cloud, name)["state"] for name in ("guest1", "guest2", "host1")}
+    states = {name: cloud.shown(name)["state"] for name in ("guest1", "guest2", "host1")}
     assert states == {"guest1": "KILLED", "guest2": "RUNNING", "host1": "RUNNING"}
     assert cloud.run("kill", "-y", "host1").code == 0
-    assert shown(cloud, "guest2")["state"] == "KILLED"
+    assert cloud.shown("guest2")["state"] == "KILLED"
     for name in ("guest1", "guest2"):
         assert cloud.read(f"berg_results/{name}/last") == b"saved\n"
 
@@ -119,16 +113,16 @@ def test_a_laptop_that_slept_starts_nothing_on_another_machine(cloud: Cloud, pro
 @pytest.mark.slow
 def test_a_guest_whose_worker_dies_again_and_again_has_failed(cloud: Cloud, project: Path) -> None:
     assert cloud.run("devbox", "-g", "0", "-n", "host2", cwd=project).code == 0
-    until(lambda: shown(cloud, "host2")["state"] == "RUNNING")
+    until(lambda: cloud.shown("host2")["state"] == "RUNNING")
     mark = "/root/berg/jobs/doomed/berg/began"  # which no worker can read now
     cmd = f"echo kept >$BERG_RESULTS_DIR/file; rm {mark}; mkdir {mark}; kill -9 $PPID"
     assert cloud.run("run", "--on", "host2", "-n", "doomed", cmd, cwd=project).code == 0
-    until(lambda: shown(cloud, "doomed")["state"] == "FAILED")
-    reason = shown(cloud, "doomed")["reason"]
+    until(lambda: cloud.shown("doomed")["state"] == "FAILED")
+    reason = cloud.shown("doomed")["reason"]
     assert "worker died 3 times: IsADirectoryError" in reason
     assert "stays on host2: /root/berg/jobs/doomed" in reason
     assert cloud.run("ssh", "host2", "cat /root/berg/jobs/doomed/berg_results/doomed/file").out
-    assert shown(cloud, "host2")["state"] == "RUNNING"
+    assert cloud.shown("host2")["state"] == "RUNNING"
     assert cloud.run("kill", "-y", "--now", "host2").code == 0
 
 

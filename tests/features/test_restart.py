@@ -18,10 +18,6 @@ from berg.worker import Ending
 COUNT = 'cd "$BERG_RESULTS_DIR" && echo "$BERG_ATTEMPT" >> attempts; '
 
 
-def state(cloud: Cloud, job: str) -> dict:
-    return json.loads(cloud.read(f".berg/jobs/{job}_state.json"))
-
-
 @pytest.mark.slow
 def test_it_runs_again_on_its_machine_with_its_files(cloud: Cloud, project: Path) -> None:
     cmd = COUNT + 'touch /root/here-$BERG_ATTEMPT; ls /root; test "$BERG_ATTEMPT" = 3'
@@ -30,7 +26,7 @@ def test_it_runs_again_on_its_machine_with_its_files(cloud: Cloud, project: Path
     assert done.code == 0, cloud.log("again")
     assert cloud.read("berg_results/again/attempts") == b"1\n2\n3\n"
     assert "here-1\nhere-2\nhere-3" in cloud.log("again")
-    assert state(cloud, "again")["attempt"] == 3
+    assert cloud.state("again")["attempt"] == 3
 
 
 @pytest.mark.slow
@@ -39,7 +35,7 @@ def test_it_ends_after_so_many_failures_and_a_killed_job_does_not_run_again(
 ) -> None:
     words = ["-g", "0", "-n", "fails", "--restart-on-failure", "1", "--wait", COUNT + "exit 7"]
     done = cloud.run("run", *words, cwd=project)
-    assert done.code == 7 and state(cloud, "fails")["attempt"] == 2
+    assert done.code == 7 and cloud.state("fails")["attempt"] == 2
     assert cloud.read("berg_results/fails/attempts") == b"1\n2\n"
     assert not [name for name in cloud.names(".berg/machines/fails/") if "failures" in name]
 

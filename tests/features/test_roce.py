@@ -1,12 +1,11 @@
 """Several H200 machines have RoCE's networks, made once, and NCCL its variables; or TCP on all of them."""
 
-import json
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Cloud, commit
+from conftest import Cloud, commit, until
 from inside import job_of, plan_of, run_of, state_of
 
 from berg import BergError, gce
@@ -38,13 +37,10 @@ def listed(cloud: Cloud, kind: str) -> list[dict[str, Any]]:
     return [row for place in places for row in place.get(kind, [])]
 
 
-def ended(cloud: Cloud, job: str, seconds: float = 300) -> str:
+def ended(cloud: Cloud, job: str) -> str:
     """The state in which a job has ended."""
-    end, state = time.monotonic() + seconds, ""
-    while state not in FINAL and time.monotonic() < end:
-        time.sleep(0.5)
-        state = json.loads(cloud.read(f".berg/jobs/{job}_state.json"))["state"]
-    return state
+    until(lambda: cloud.state(job)["state"] in FINAL)
+    return str(cloud.state(job)["state"])
 
 
 @pytest.mark.slow

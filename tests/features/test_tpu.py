@@ -26,11 +26,6 @@ def groups(cloud: Cloud) -> list[str]:
     ]
 
 
-def state(cloud: Cloud, job: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(cloud.read(f".berg/jobs/{job}_state.json"))
-    return found
-
-
 def machines(cloud: Cloud, job: str) -> list[str]:
     return sorted(row["name"] for row in cloud.call("GET", "/_berg/instances")["instances"]
             if row["labels"]["berg-job"] == job)  # fmt: skip
@@ -73,8 +68,8 @@ def test_names_that_mean_nothing_or_two_things(text: str, reason: str) -> None:
 def test_a_slice_runs_the_command_on_each_worker_and_goes(cloud: Cloud, project: Path) -> None:
     done = cloud.run("run", "--tpu", "v6e-8", "-n", "pod", WORKER, cwd=project)
     assert done.code == 0, done.err
-    until(lambda: state(cloud, "pod")["state"] in FINAL)
-    assert state(cloud, "pod")["state"] == "SUCCEEDED", cloud.log("pod")
+    until(lambda: cloud.state("pod")["state"] in FINAL)
+    assert cloud.state("pod")["state"] == "SUCCEEDED", cloud.log("pod")
     assert "v6e-2x4, 8 chips: 2 machines together" in done.err
     records = [json.loads(cloud.read(f".berg/machines/pod/{rank}.json")) for rank in (0, 1)]
     addresses = [row["address"] for row in sorted(records, key=lambda row: row["worker"])]
@@ -110,11 +105,11 @@ def test_a_slice_that_loses_a_machine_ends_and_is_resumed(cloud: Cloud, project:
     assert cloud.run("run", *words, loop, cwd=project).code == 0
     until(lambda: cloud.names("berg_results/lost/kept"))
     cloud.call("POST", "/_berg/instances/lost-1/preempt", {"notice": 5})
-    until(lambda: state(cloud, "lost")["state"] in FINAL)
-    assert "lost-1: Google took the machine" in state(cloud, "lost")["reason"]
+    until(lambda: cloud.state("lost")["state"] in FINAL)
+    assert "lost-1: Google took the machine" in cloud.state("lost")["reason"]
     until(lambda: not machines(cloud, "lost"))
     done = cloud.run("run", "--resume", "lost", cwd=project)
-    until(lambda: state(cloud, "lost")["state"] == "SUCCEEDED")
+    until(lambda: cloud.state("lost")["state"] == "SUCCEEDED")
     assert done.code == 0 and cloud.log("lost").count("\nsaved\n") == 2, done.err + cloud.log(
         "lost"
     )
@@ -127,7 +122,7 @@ def test_a_devbox_slice_does_not_stop_and_is_killed_as_a_whole(cloud: Cloud, pro
     assert machines(cloud, "pod-box") == ["pod-box-0", "pod-box-1"]
     done = cloud.run("stop", "pod-box")
     assert done.code == 1 and "berg kill pod-box" in done.err, done.err
-    until(lambda: state(cloud, "pod-box")["state"] == "RUNNING")
+    until(lambda: cloud.state("pod-box")["state"] == "RUNNING")
     assert cloud.run("kill", "-y", "pod-box").code == 0
     assert "pod-box" not in groups(cloud) and not machines(cloud, "pod-box")
 
@@ -152,13 +147,13 @@ def test_the_loss_of_the_first_machine_is_said_by_the_next_and_the_group_goes(
 ) -> None:
     done = cloud.run("run", "--tpu", "v6e-2x4", "-n", "headless", "sleep 300", cwd=project)
     assert done.code == 0, done.err
-    until(lambda: state(cloud, "headless")["state"] == "RUNNING")
+    until(lambda: cloud.state("headless")["state"] == "RUNNING")
     path = ".berg/machines/headless/0.json"
     record = {**json.loads(cloud.read(path)), "phase": "replaced"}  # sooner than by its silence
     cloud.call("POST", "/_berg/instances/headless-0/crash", {})
     cloud.bucket.write(path, b"", about={"record": json.dumps(record)})
-    until(lambda: state(cloud, "headless")["state"] in FINAL)
-    last = state(cloud, "headless")
+    until(lambda: cloud.state("headless")["state"] in FINAL)
+    last = cloud.state("headless")
     assert last["state"] == "FAILED" and "headless-0 was lost" in last["reason"], last
     until(lambda: "headless" not in groups(cloud) and not machines(cloud, "headless"))
 

@@ -32,7 +32,6 @@ SYSTEM = "system"  # the pool of one small node, for Kubernetes itself
 MERGE = "application/merge-patch+json"
 TIMEOUT = (10, 60)  # seconds to connect and to answer
 SOON = 10  # seconds for which a list is asked for again, so that no cluster holds up the others
-NEW = 90  # seconds until a new account is known everywhere
 SETTLING = 3000  # seconds for an operation: a cluster takes ten minutes, one without room 40
 EXEC = "client.authentication.k8s.io/v1beta1"
 
@@ -117,7 +116,7 @@ def change(config: Config, place: str, method: str, path: str, body: Any, what: 
                 return
             is_busy = "incompatible operation" in error.message
             is_unknown = "Service account" in error.message and "does not exist" in error.message
-            patience = SETTLING if is_busy else NEW if is_unknown else 0
+            patience = SETTLING if is_busy else google.NEW_ACCOUNT if is_unknown else 0
             if time.monotonic() - began > patience:
                 raise
             time.sleep(2)

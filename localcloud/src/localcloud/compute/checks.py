@@ -40,6 +40,12 @@ def not_found(path: str) -> ApiError:
     return ApiError(404, "notFound", f"The resource '{path}' was not found")
 
 
+def in_use(kind: str, row: dict, user: str) -> ApiError:
+    path = row["selfLink"].removeprefix(LINK)
+    message = f"The {kind} resource '{path}' is already being used by '{user}'"
+    return ApiError(400, "resourceInUseByAnotherResource", message)
+
+
 def already_exists(path: str) -> ApiError:
     return ApiError(409, "alreadyExists", f"The resource '{path}' already exists")
 

@@ -20,6 +20,7 @@ from localcloud.compute.checks import (
     check_labels,
     check_name,
     fingerprint,
+    in_use,
     invalid,
     last,
     named,
@@ -396,9 +397,7 @@ async def list_disks(compute: Compute, call: Call) -> dict:
 async def delete_disk(compute: Compute, call: Call) -> dict:
     disk = find_disk(compute, call)
     if disk.get("users"):
-        path, user = disk["selfLink"].removeprefix(LINK), disk["users"][0].removeprefix(LINK)
-        message = f"The disk resource '{path}' is already being used by '{user}'"
-        raise ApiError(400, "resourceInUseByAnotherResource", message)
+        raise in_use("disk", disk, disk["users"][0].removeprefix(LINK))
     return delete(compute, call, "disks", disk)
 
 

@@ -13,6 +13,7 @@ from localcloud.compute.checks import (
     LINK,
     check_description,
     check_name,
+    in_use,
     invalid,
     served,
     written,
@@ -21,7 +22,6 @@ from localcloud.compute.fields import honoured
 from localcloud.compute.listing import listed
 from localcloud.compute.operations import delete, insert
 from localcloud.compute.state import Compute
-from localcloud.errors import ApiError
 
 TOPOLOGY = re.compile(r"[1-9][0-9]*(x[1-9][0-9]*){1,2}")  # two or three sides, none of them 0
 WORKLOAD = ("type", "acceleratorTopology", "acceleratorTopologyMode")
@@ -84,7 +84,6 @@ async def list_policies(compute: Compute, call: Call) -> dict:
 
 async def delete_policy(compute: Compute, call: Call) -> dict:
     row = await get_policy(compute, call)
-    path = row["selfLink"].removeprefix(LINK)
     users = [each.path for each in compute.groups.values() if each.policy == row["selfLink"]]
     machines = compute.instances.values()
     users += [
@@ -93,8 +92,7 @@ async def delete_policy(compute: Compute, call: Call) -> dict:
         if row["selfLink"] in each.resource.get("resourcePolicies", [])
     ]
     if users:
-        message = f"The resource_policy resource '{path}' is already being used by '{users[0]}'"
-        raise ApiError(400, "resourceInUseByAnotherResource", message)
+        raise in_use("resource_policy", row, users[0])
     return delete(compute, call, "policies", row)
 
 

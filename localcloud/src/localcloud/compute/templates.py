@@ -14,6 +14,7 @@ from localcloud.compute.checks import (
     LINK,
     check_description,
     check_types_are_names,
+    in_use,
     invalid,
     written,
 )
@@ -84,11 +85,7 @@ async def list_templates(compute: Compute, call: Call) -> dict:
 
 async def delete_template(compute: Compute, call: Call) -> dict:
     row = await get_template(compute, call)
-    path = row["selfLink"].removeprefix(LINK)
     for group in compute.groups.values():
         if group.resource["instanceTemplate"] == row["selfLink"]:
-            message = (
-                f"The instance_template resource '{path}' is already being used by '{group.path}'"
-            )
-            raise ApiError(400, "resourceInUseByAnotherResource", message)
+            raise in_use("instance_template", row, group.path)
     return delete(compute, call, "templates", row)
