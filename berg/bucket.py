@@ -338,9 +338,18 @@ class Bucket:
         blob = self.client.get_blob(name, **self.patience)
         return Object.of(blob._properties) if blob else None
 
-    def list(self, prefix: str, start: str = "") -> Iterator[Object]:
+    def list(self, prefix: str, start: str = "", ending: str = "") -> Iterator[Object]:
+        """What begins with a prefix, in the order of names; with `ending` only what is in that very
+        folder and ends so.
+        """
         url = f"{self.config.endpoint or STORAGE}/storage/v1/b/{self.config.bucket}/o"
-        asked = {"prefix": prefix, "startOffset": start or None, "fields": COLUMNS}
+        glob = f"{prefix}*{ending}" if ending else None
+        asked = {
+            "prefix": prefix,
+            "startOffset": start or None,
+            "matchGlob": glob,
+            "fields": COLUMNS,
+        }
         return map(Object.of, google.items(self.config, url, seconds=self.seconds, **asked))
 
     def find(self, name: str, start: int = 0) -> bytes | None:

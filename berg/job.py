@@ -34,6 +34,7 @@ NAME = re.compile(r"[a-z]([a-z0-9-]{0,56}[a-z0-9])?")
 RESULTS = "/root/berg_results"
 OBEYED = {".git", ".hg", ".svn"}  # programs on a laptop would obey what is below
 JOBS = ".berg/jobs/"
+STATE = "_state.json"  # how the name of a job's state ends
 ROWS = ".berg/rows/"
 OF_JOBS = (".berg/logs/", ".berg/machines/", ".berg/moments/")  # below each: folders of jobs
 SILENT = 300  # seconds without a machine and without a new state, after which a job is LOST
@@ -178,7 +179,7 @@ def job_path(name: str) -> str:
 
 def state_path(name: str) -> str:
     """Where the state of a job is, or of a row of a sweep: SWEEP/NUMBER."""
-    return f"{rows_prefix(name)[:-1]}.json" if "/" in name else f"{JOBS}{name}_state.json"
+    return f"{rows_prefix(name)[:-1]}.json" if "/" in name else f"{JOBS}{name}{STATE}"
 
 
 def rows_prefix(name: str) -> str:
@@ -258,7 +259,8 @@ def parse(kind: type[Record], content: bytes, name: str) -> Record:
         values = json.loads(content)
         hints = HINTS[kind]
         known = {key: values[key] for key in hints if key in values}
-        wrong = [key for key, value in known.items() if not fits(value, hints[key])]
+        odd = [key for key, value in known.items() if type(value) is not hints[key]]
+        wrong = [key for key in odd if not fits(known[key], hints[key])]
         if wrong:
             raise ValueError(f"{wrong[0]} is {known[wrong[0]]!r}")
         record = kind(**known)
@@ -270,9 +272,8 @@ def parse(kind: type[Record], content: bytes, name: str) -> Record:
         ):
             raise ValueError(f"its code is {record.code!r}")
         if isinstance(record, State):
-            for time in (record.created_at, *record.times.values(), record.changed_at):
-                age(time)
-            for time in filter(None, (record.synced_until, record.kept_until)):
+            may_miss = {*filter(None, (record.synced_until, record.kept_until))}
+            for time in {record.created_at, record.changed_at, *record.times.values()} | may_miss:
                 age(time)
         return record
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, BergError) as error:
@@ -319,21 +320,21 @@ def states(bucket: Bucket, begun: str = "") -> list[State]:
     """The states of all jobs by their age, from one list; a record that is none is left out. With
     `begun` only those whose names begin so.
     """
-    return sorted(states_of(bucket.list(f"{JOBS}{begun}")), key=lambda state: state.created_at)
+    listed = bucket.list(f"{JOBS}{begun}", ending=STATE)
+    return sorted(states_of(listed), key=lambda state: state.created_at)
 
 
 def writers(bucket: Bucket) -> list[State]:
     """What has a results folder: all jobs, and the rows of sweeps that have begun."""
-    return states_of([*bucket.list(JOBS), *bucket.list(ROWS)])
+    return states_of([*bucket.list(JOBS, ending=STATE), *bucket.list(ROWS)])
 
 
 def states_of(items: Iterable[Object]) -> list[State]:
     """The states among objects; a record that is none is left out."""
     found = []
     for item in items:
-        if not item.name.endswith("_metadata.json"):
-            with contextlib.suppress(BergError):
-                found.append(state_of(item))
+        with contextlib.suppress(BergError):
+            found.append(state_of(item))
     return found
 
 

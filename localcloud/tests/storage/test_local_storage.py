@@ -8,7 +8,7 @@ import hashlib
 import os
 
 import pytest
-from google.api_core.exceptions import NotFound, PreconditionFailed
+from google.api_core.exceptions import MethodNotImplemented, NotFound, PreconditionFailed
 from local_cloud import (  # noqa: F401
     MB,
     PROJECT,
@@ -176,6 +176,14 @@ def test_names_that_google_forbids(raw, name):
 def test_names_must_be_utf8(raw):
     assert raw.session.get(f"{raw.base}/o/%ff").status_code == 400
     assert raw.session.get(f"{raw.base}/o?prefix=%ff").status_code == 400
+
+
+def test_a_glob_lists_what_matches_within_a_folder(client, bucket):
+    for name in ("a/1.json", "a/1.txt", "a/b/2.json"):
+        bucket.blob(name).upload_from_string("")
+    assert [each.name for each in client.list_blobs(bucket, match_glob="a/*.json")] == ["a/1.json"]
+    with pytest.raises(MethodNotImplemented):
+        [*client.list_blobs(bucket, match_glob="a/**.json")]
 
 
 def test_listing_costs_what_it_returns(tmp_path):

@@ -10,6 +10,7 @@ import asyncio
 import base64
 import contextlib
 import functools
+import re
 from typing import Any
 
 from aiohttp import web
@@ -66,7 +67,7 @@ async def list_objects(cloud: "Cloud", call: "Call") -> dict:
     params = call.params
     find_bucket(cloud, call)
     limit = min(params.get("maxResults") or MAX_PAGE, MAX_PAGE)
-    for key in ("filter", "softDeleted", "matchGlob"):
+    for key in ("filter", "softDeleted"):
         unserved(params.get(key), f"lists of objects by {key}")
     prefix = params.get("prefix", "")
     start = params.get("startOffset", "").encode()
@@ -80,6 +81,7 @@ async def list_objects(cloud: "Cloud", call: "Call") -> dict:
         params.get("endOffset", "").encode(),
         limit,
         params.get("includeTrailingDelimiter", False),
+        glob(params.get("matchGlob", "")),
     )
     answer: dict[str, Any] = {"kind": "storage#objects"}
     if items:
@@ -90,6 +92,12 @@ async def list_objects(cloud: "Cloud", call: "Call") -> dict:
     if following is not None:
         answer["nextPageToken"] = base64.urlsafe_b64encode(following).decode()
     return answer
+
+
+def glob(text: str) -> re.Pattern[str] | None:
+    """A pattern of names in which * stands for all but a slash, and nothing else is special."""
+    unserved("**" in text or {*"?[]{}\\"} & {*text}, f"lists of objects by the glob {text}")
+    return re.compile(re.escape(text).replace(r"\*", "[^/]*")) if text else None
 
 
 async def patch(cloud: "Cloud", call: "Call") -> dict:

@@ -17,6 +17,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import sqlite3
 import time
 import uuid
@@ -243,12 +244,13 @@ class Storage:
         end: bytes = b"",
         limit: int = 1000,
         trailing: bool = False,
+        glob: re.Pattern[str] | None = None,
     ) -> tuple[list[dict], list[str], bytes | None]:
         """Return one page: objects, common prefixes, and the name at which the next page starts.
 
         Costs what it returns: a common prefix is skipped with one seek, however much lies below it.
         `start` is inclusive, `end` exclusive; `trailing` also lists objects that end in the
-        delimiter.
+        delimiter; only names that match `glob` are listed.
         """
         head, separator = prefix.encode(), delimiter.encode()
         low, high = max(head, start), min(after(head), end or b"\xff")
@@ -258,6 +260,8 @@ class Storage:
             query = "SELECT name, resource FROM objects WHERE bucket=? AND name>=? AND name<? ORDER BY name"
             with contextlib.closing(self.db.execute(query, (bucket, low, high))) as rows:
                 for name, resource in rows:
+                    if glob and not glob.fullmatch(name.decode()):
+                        continue
                     if len(items) + len(prefixes) >= limit:
                         return items, prefixes, name
                     cut = name.find(separator, len(head)) if separator else -1
