@@ -7,6 +7,9 @@ import pytest
 from conftest import Cloud, until
 
 
+RESULTS = "/root/berg_results/owned"
+
+
 def reached(cloud: Cloud, name: str, state: str) -> dict[str, Any]:
     """What is shown of a devbox, once it is in this state."""
     until(lambda: cloud.shown(name)["state"] == state)
@@ -17,11 +20,13 @@ def reached(cloud: Cloud, name: str, state: str) -> dict[str, Any]:
 def test_a_file_outlives_a_stop_a_preemption_and_a_question_without_an_answer(
     cloud: Cloud, project: Path
 ) -> None:
+    here = project.parent / "fetched"
     assert cloud.run("devbox", "-g", "0", "-n", "owned", cwd=project).code == 0
     first = reached(cloud, "owned", "RUNNING")["running"][0]["id"]
     assert (
         cloud.run("ssh", "owned", "cd /root/code/proj && echo mine > mine && rm train.py").code == 0
     )
+    assert cloud.run("ssh", "owned", f"cd {RESULTS} && echo before > before").code == 0
     assert cloud.run("stop", "owned").code == 0
     shown = reached(cloud, "owned", "STOPPED")
     assert [row["status"] for row in shown["running"]] == ["TERMINATED"]
@@ -35,6 +40,8 @@ def test_a_file_outlives_a_stop_a_preemption_and_a_question_without_an_answer(
     assert cloud.run("start", "owned").code == 0
     shown = reached(cloud, "owned", "RUNNING")
     assert shown["running"][0]["id"] == first and shown["reason"] == "", shown["reason"]
+    assert cloud.run("ssh", "owned", f"cd {RESULTS} && ls before && touch after").code == 0
+    until(lambda: cloud.run("fetch", "owned", str(here)).code == 0 and (here / "after").exists())
     assert (
         cloud.run("ssh", "owned", "cd /root/code/proj && cat mine && ! ls train.py").out == "mine\n"
     )

@@ -82,7 +82,7 @@ def told(act):
 
 job = berg.Job("api-done")
 print(job.state.state, job.wait(0).exit_code, job.data()["name"], repr(job.logs()))
-print((job.fetch("~/api-results") / "x").read_text())
+print([(job.fetch("~/api-results") / "x").read_text() for _ in range(2)])
 print(told(lambda: berg.Job("api-live").wait(0)))
 print(told(lambda: berg.Job("api-live").fetch()))
 print(told(lambda: berg.run(" ")))
@@ -96,7 +96,7 @@ def test_a_program_reads_and_ends_jobs(cloud: Cloud, project: Path) -> None:
     put(cloud, "api-done", "FAILED", exit_code=3, results={"x": b"kept"}, log="größe\n".encode())
     put(cloud, "api-live", "SUBMITTED", ago=100)
     lines = python(cloud, OF_RECORDS, project.parent).splitlines()
-    assert lines[:2] == ["FAILED 3 api-done 'größe\\n'", "kept"]
+    assert lines[:2] == ["FAILED 3 api-done 'größe\\n'", "['kept', 'kept']"]
     assert (cloud.home / "api-results/x").read_bytes() == b"kept"
     assert lines[2] == "TimeoutError: api-live is SUBMITTED after 0 s"
     assert lines[3] == "BergError: api-live has no results yet. Its log: berg log api-live"

@@ -137,6 +137,7 @@ def test_a_report_is_in_the_state_until_the_job_goes_on(cloud: Cloud, stuck: Any
     assert run.log.read_text().count("it seems to hang") == 1
     own.next, own.since = 0, time.monotonic() - 61
     assert own.look(run) is None and run.log.read_text().count("it seems to hang") == 1
+    assert own.is_reported, "Berg's own line in the log is no step"
     with run.log.open("a") as file:
         file.write("goes on\n")
     own.next = 0

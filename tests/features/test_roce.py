@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from conftest import Cloud, commit, until
-from inside import job_of, plan_of, run_of, state_of
+from inside import ALONE, job_of, plan_of, run_of, state_of
 
-from berg import BergError, gce
+from berg import BergError, gce, google
 from berg import job as jobs
 from berg.features import roce
 from berg.features.roce import Roce
@@ -150,6 +150,20 @@ def test_the_request_of_near_machines(cloud: Cloud) -> None:
     assert roce.policies(cloud.config, "requested")
     Roce().forget(cloud.config, job)
     assert not roce.policies(cloud.config, "requested")
+
+
+def test_each_region_has_a_range_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    there: list[dict[str, str]] = []
+    monkeypatch.setattr(google, "items", lambda *_, **__: there)
+    for region in ("us-east1", "us-central1", "us-east1"):
+        asked = [body for _, body in roce.steps(ALONE, f"{region}-a", region)]
+        there += [
+            {"network": roce.FAST, "region": region, **body}
+            for body in asked
+            if body["name"] == roce.FAST and "ipCidrRange" in body
+        ]
+    ranges = [row["ipCidrRange"] for row in there]
+    assert len(there) == 2 and not roce.overlaps(ranges[:1], ranges[1:])
 
 
 def test_ranges_overlap_or_do_not() -> None:

@@ -29,7 +29,8 @@ def test_each_secret_reaches_what_it_is_for_and_is_in_no_object(
     (cloud.home / "login").write_text("open-sesame\n")
     words = ["-g", "0", "-n", "kept", "--env", "EXPECTED=hunter2", "--secret", "TOKEN"]
     words += ["--install-secret", f"LOGIN={cloud.home}/login"]
-    words += ["--install", 'test -z "$TOKEN" && test "$(echo $LOGIN | tr - +)" = open+sesame']
+    line = 'test -z "$TOKEN" && test "$(echo $LOGIN | tr - +)" = open+sesame && test $INDEX = here'
+    words += ["--install", line, "--env", "INDEX=here"]
     done = cloud.run("run", *words, "--wait", SHOW, cwd=project, TOKEN="hunter2-x")
     assert done.code == 0, cloud.log("kept")
     assert "<>" in cloud.log("kept"), "the command has the secret of the installation"
