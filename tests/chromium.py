@@ -27,33 +27,14 @@ class Browser:
         to_read, self.to = os.pipe()
         self.of, to_write = os.pipe()
         command = [
-            PROGRAM,
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--remote-debugging-pipe",
-            *more,
-        ]
-        command += [
-            f"--user-data-dir={folder}/profile",
-            "--no-first-run",
-            "--no-proxy-server",
-            "--disable-sync",
-        ]
-        command += [
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-default-apps",
-        ]
-        command += [
-            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-            "--disable-dev-shm-usage",
-        ]
-        command += [
-            "--dns-prefetch-disable",
+            PROGRAM, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", *more,
+            f"--user-data-dir={folder}/profile", "--no-first-run", "--no-proxy-server",
+            "--disable-sync", "--disable-background-networking", "--disable-component-update",
+            "--disable-default-apps", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+            "--disable-dev-shm-usage", "--dns-prefetch-disable",
             "--disable-features=MediaRouter,OptimizationHints,Translate,AsyncDns",
-        ]
-        command += ["--window-size=1200,900", "about:blank"]
+            "--window-size=1200,900", "about:blank",
+        ]  # fmt: skip
 
         def place() -> None:  # where Chromium looks for the pipe
             ours = os.dup(to_read), os.dup(to_write)

@@ -59,12 +59,3 @@ def test_a_devbox_whose_process_somebody_ends_can_be_started_again(
     reached(cloud, "ended", "RUNNING")
     assert cloud.run("ssh", "ended", "ls mine").out == "mine\n"
     assert cloud.run("kill", "-y", "ended").code == 0
-
-
-@pytest.mark.slow
-def test_a_job_has_no_disk_to_keep(cloud: Cloud, project: Path) -> None:
-    assert cloud.run("run", "-g", "0", "-n", "job", "sleep 100", cwd=project).code == 0
-    done = cloud.run("stop", "job")
-    assert done.code == 1 and "berg kill job" in done.err
-    assert cloud.run("kill", "-y", "--now", "job").code == 0
-    assert "there is no devbox 'nosuch'" in cloud.run("start", "nosuch").err

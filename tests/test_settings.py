@@ -1,4 +1,4 @@
-"""Settings and options: which forms they have, what comes before what, and what setup says of them."""
+"""Settings and options: which forms they have, what comes before what, what setup says of them, and what it makes."""
 
 import getpass
 import json
@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 import pytest
-from conftest import Cloud
+from conftest import Cloud, Done
 
 from berg import BergError, config, google, init, options
 from berg.config import Config
@@ -172,19 +172,24 @@ def test_defaults_are_of_the_file_the_repository_and_the_environment(
     assert "max_hours" not in options.defaults(folder, command())
 
 
-@pytest.mark.parametrize("key", ["yes", "y", "name", "n", "env-file", "tasks", "pod_patch", "what"])
-def test_a_repository_answers_nothing_and_names_no_file_of_this_computer(
-    tmp_path: Path, key: str
+FORBIDDEN = ["yes", "y", "name", "n", "env-file", "tasks", "pod_patch", "what"]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        *((f"{key} = 'x'", f"{key} is nothing that a repository can say") for key in FORBIDDEN),
+        ("env = 'A=1'", "env needs NAME=VALUE"),
+        ("env = ['A=1', 'B']", "env needs NAME=VALUE"),
+        ("env = [1]", "env needs NAME=VALUE"),
+        ("max-hours = ", "not valid TOML"),
+    ],
+)
+def test_a_repository_answers_nothing_and_takes_nothing_of_this_computer(
+    tmp_path: Path, line: str, says: str
 ) -> None:
-    (tmp_path / "pyproject.toml").write_text(f"[tool.berg]\n{key} = 'x'\n")
-    with pytest.raises(BergError, match=f"{key} is nothing that a repository can say"):
-        options.repo_defaults(tmp_path, command())
-
-
-@pytest.mark.parametrize("value", ["'A=1'", "['A=1', 'B']", "[1]"])
-def test_a_repository_gives_variables_with_their_values(tmp_path: Path, value: str) -> None:
-    (tmp_path / "pyproject.toml").write_text(f"[tool.berg]\nenv = {value}\n")
-    with pytest.raises(BergError, match="env needs NAME=VALUE"):
+    (tmp_path / "pyproject.toml").write_text(f"[tool.berg]\n{line}\n")
+    with pytest.raises(BergError, match=says):
         options.repo_defaults(tmp_path, command())
 
 
@@ -207,6 +212,11 @@ def test_settings_are_shown_and_changed_one_by_one(cloud: Cloud, tmp_path: Path)
     assert made == {
         "name": "zones", "done": "set", "value": ["us-central1-a", "us-central1-b"]
     }  # fmt: skip
+    listed = said("list", BERG_REGION="us-east1")
+    assert (listed["zones"], listed["region"]) == (made["value"], "us-east1")
+    assert [listed["sources"][name] for name in ("zones", "region", "network")] == [
+        str(tmp_path / "berg.json"), "BERG_REGION", "default"
+    ]  # fmt: skip
     assert said("unset", "zones") == {"name": "zones", "done": "unset", "value": []}
     family = cloud.config.default_image.rpartition("/")[2]
     image = said("set", "default_image", family)  # in the project of the one before
@@ -271,7 +281,104 @@ def test_each_shell_completes(cloud: Cloud, shell: str) -> None:
     assert done.code == 0 and f"_BERG_COMPLETE={shell}_complete" in done.out, done.err
 
 
-# --- what doctor finds
+# --- what doctor finds, and init makes
+
+
+def test_doctor_names_what_is_lacking_and_init_repairs_it(cloud: Cloud) -> None:
+    assert cloud.run("doctor").code == 0
+    role = "/iam/v1/projects/berg-local/roles/bergMachine"
+    cloud.call("PATCH", role, {"includedPermissions": ["compute.instances.get"], "stage": "GA"})
+    done = cloud.run("doctor", "--json")
+    rows = {row["check"]: row for row in json.loads(done.out)}
+    assert done.code == 1 and rows["account"]["status"] == "failed"
+    assert rows["account"]["fix"] == "berg init" and rows["bucket"]["status"] == "ok"
+    assert cloud.run("init", "--local", "-y").code == 0
+    assert cloud.run("doctor").code == 0
+
+
+def test_doctor_without_settings_says_where_to_begin(cloud: Cloud, tmp_path: Path) -> None:
+    done = cloud.run("doctor", BERG_HOME=str(tmp_path))
+    assert done.code == 1 and "berg init" in done.out and "rights" not in done.out
+
+
+def test_wrong_settings_are_refused_and_change_nothing(cloud: Cloud) -> None:
+    before = (cloud.home / ".berg/berg.json").read_bytes()
+    for key, value in {
+        "region": "mars-west1", "zones": "us-central1-a,us-central1-zz", "bucket": "no-such-bucket-x",
+        "network": "nowhere", "service_account": "nobody@berg-local.iam.gserviceaccount.com",
+        "project": "no-such-project", "gpus": "many", "default_image": "none/no-such-image",
+    }.items():  # fmt: skip
+        done = cloud.run("config", "set", key, value)
+        assert done.code == 1 and value.split(",")[-1].split("/")[-1] in done.err, (key, done.err)
+    assert (cloud.home / ".berg/berg.json").read_bytes() == before
+
+
+def test_a_repository_has_options_of_its_jobs(cloud: Cloud, project: Path) -> None:
+    def planned(table: str, *words: str, **env: str) -> Done:
+        (project / "pyproject.toml").write_text(f"[tool.berg]\n{table}\n")
+        return cloud.run(*(words or ("run", "true")), "--dry-run", cwd=project, **env)
+
+    assert "n1-standard-4" in planned("num-gpus = 0\ncpus = 4").out
+    own = "num-gpus = 0\nmax-hours = 2\nresults-dir = 'ours'\nno-external-ip = false"
+    done = planned(own)
+    assert "2h, then Google deletes" in done.out and "/ours/\n" in done.out, done.out + done.err
+    done = planned(own, BERG_NO_EXTERNAL_IP="true")
+    assert done.code == 1 and "without an external address" in done.err, done.err
+    of_commands = 'docker = "python:3.12"\nmax-silence = "1h"'
+    box = planned(of_commands, "devbox", "-g", "0")
+    assert box.code == 0 and "python:3.12" not in box.out, box.err
+    for line, says in {"yes = true": "yes is nothing", "max-hours = 'soon'": "soon"}.items():
+        done = planned(line)
+        assert done.code and says in done.err, (line, done.err)
+
+
+def test_settings_are_replaced_and_buckets_made_only_with_a_yes(
+    cloud: Cloud, tmp_path: Path
+) -> None:
+    own = {"BERG_HOME": str(tmp_path)}
+    (tmp_path / "berg.json").write_text('{"project": "mine", "bucket": "b"}')
+    done = cloud.run("init", "--local", **own)
+    assert done.code == 1 and "would replace" in done.err, done.err
+    assert json.loads((tmp_path / "berg.json").read_text())["project"] == "mine"
+    (tmp_path / "berg.json").unlink()
+    google = {"BERG_ENDPOINT": cloud.config.endpoint}
+    google["BERG_CREDENTIALS_FILE"] = cloud.config.credentials_file
+    words = [
+        "init",
+        "--project",
+        "berg-local",
+        "--region",
+        "us-central1",
+        "--bucket",
+        "made-by-init",
+    ]
+    done = cloud.run(*words, **own, **google)
+    assert done.code == 1 and "answer with -y" in done.err, done.err
+    assert not (tmp_path / "berg.json").exists()
+    assert cloud.run(*words, "-y", **own, **google).code == 0
+    saved = json.loads((tmp_path / "berg.json").read_text())
+    assert saved["bucket"] == "made-by-init" and saved["service_account"].startswith("berg-worker@")
+    cloud.call("DELETE", "/storage/v1/b/made-by-init")
+    done = cloud.run("list", **own)
+    assert done.code == 1 and "made-by-init does not exist. Create it: berg init" in done.err
+    cloud.call("POST", "/storage/v1/b?project=berg-local", {"name": "made-by-init"})  # by somebody
+    (tmp_path / "berg.json").unlink()
+    assert cloud.run(*words, "-y", **own, **google).code == 0
+    policy = cloud.call("GET", "/storage/v1/b/made-by-init/iam")
+    assert saved["service_account"] in json.dumps(policy), "its machines may use it again"
+    cloud.call("DELETE", "/storage/v1/b/made-by-init")
+
+
+def test_an_api_that_is_off_has_the_command_that_helps(cloud: Cloud) -> None:
+    api = "/serviceusage/v1/projects/berg-local/services/iam.googleapis.com"
+    cloud.call("POST", f"{api}:disable", {})
+    try:
+        done = cloud.run("doctor", "--json")
+    finally:
+        cloud.call("POST", f"{api}:enable", {})
+    (row,) = [row for row in json.loads(done.out) if row["check"] == "apis"]
+    assert done.code == 1 and row["status"] == "failed"
+    assert row["fix"].startswith("gcloud services enable iam.googleapis.com")
 
 
 def test_a_rule_lets_ssh_in_if_it_is_for_its_port_and_all_machines() -> None:
@@ -308,6 +415,7 @@ def test_the_network_lets_ssh_in(cloud: Cloud, sources: list[str], inside: str, 
         else:
             with pytest.raises(Lack) as caught:
                 init.look_at_network(settings)
+            assert "firewall-rules create default-allow-ssh" in caught.value.fix
             assert f"--source-ranges {fix} " in caught.value.fix
             assert "--allow tcp:2222" in caught.value.fix and caught.value.status == "warning"
         with pytest.raises(Lack):
