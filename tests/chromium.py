@@ -3,7 +3,6 @@
 https://chromedevtools.github.io/devtools-protocol/
 """
 
-import base64
 import json
 import os
 import shutil
@@ -126,9 +125,6 @@ class Browser:
             if meanwhile and what == "mousePressed":
                 self.eval(meanwhile)
 
-    def hover(self, selector: str) -> None:
-        self.call("Input.dispatchMouseEvent", type="mouseMoved", **self.middle(selector))
-
     def middle(self, selector: str) -> dict[str, float]:
         find = f"document.querySelector({json.dumps(selector)})"
         self.wait(find)
@@ -136,12 +132,6 @@ class Browser:
         return self.eval(
             f"(b => ({{x: b.x + b.width / 2, y: b.y + b.height / 2}}))({find}.getBoundingClientRect())"
         )
-
-    def key(self, key: str) -> None:
-        self.call(
-            "Input.dispatchKeyEvent", type="keyDown", key=key, text=key if len(key) == 1 else ""
-        )
-        self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
 
     def size(self, width: int, height: int) -> None:
         self.call(
@@ -151,9 +141,6 @@ class Browser:
             deviceScaleFactor=1,
             mobile=False,
         )
-
-    def screenshot(self) -> bytes:
-        return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
 
     @property
     def errors(self) -> list[str]:

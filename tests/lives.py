@@ -3,7 +3,8 @@ machine restores is judged by the program's own history.
 
     python tests/lives.py COUNT [SEED]      prints a line for each, and how old what came back was
 
-The program and the judge are those of the acceptance suite. A life takes some ten seconds.
+The program and the judge are those of the acceptance suite. A life takes some ten seconds. Then as many of
+ranks.py, with several machines.
 """
 
 import contextlib
@@ -20,55 +21,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from berg.bucket import Bucket, Changed
+import ranks
+from conftest import Cloud, embedded
+
+from berg.bucket import Changed
 from berg.command import open_for_writing, stop
-from berg.config import Config
 from berg.results import Mirror
-from localcloud import control
 
 sys.path.append(str(Path(__file__).parents[1]))
 
 from accept import judge, writer
 
 CUTS = ["power", "power", "notice", "notice", "worker"]
-
-
-@dataclass
-class Lab:
-    """An embedded cloud with a bucket."""
-
-    folder: Path
-    port: int = 0
-
-    @property
-    def config(self) -> Config:
-        return Config(
-            project="berg-local",
-            bucket="lives",
-            endpoint=f"http://127.0.0.1:{self.port}",
-            credentials_file=str(self.folder / "credentials.json"),
-        )
-
-    def __enter__(self) -> "Lab":
-        self.port = control.start(self.folder)
-        client = Bucket(self.config).client.client
-        if not client.lookup_bucket("lives"):
-            client.create_bucket("lives")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        control.reset(self.folder)
-
-    def mirror(self, folder: Path, job: str, **given: Any) -> Mirror:
-        return Mirror(
-            str(folder),
-            Bucket(self.config),
-            "berg_results/",
-            own=job,
-            job=job,
-            notes=f"{folder}.notes",
-            **{"disk": "0", **given},
-        )
 
 
 @dataclass
@@ -81,11 +45,16 @@ class Life:
     text: str
 
 
-def serve(place: str, port: str, where: str, job: str, *start: str) -> None:
+def mirrored(cloud: Cloud, folder: Path, job: str, **given: Any) -> Mirror:
+    about = {"own": job, "job": job, "disk": "0", "notes": f"{folder}.notes", **given}
+    return Mirror(str(folder), cloud.bucket, "berg_results/", **about)
+
+
+def serve(home: str, where: str, job: str, *start: str) -> None:
     """Start a program and mirror its folder until SIGTERM: then end the program and save the last
     results, as a worker does. A file `program` beside the folder has its pid.
     """
-    lab, folder = Lab(Path(place), int(port)), Path(where)
+    cloud, folder = Cloud(Path(home)), Path(where)
     is_over: list[int] = []
     signal.signal(signal.SIGTERM, lambda *_: is_over.append(1))
     pid = 0
@@ -99,7 +68,7 @@ def serve(place: str, port: str, where: str, job: str, *start: str) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
 
-    mirror = lab.mirror(folder, job, stopped=stopped)
+    mirror = mirrored(cloud, folder, job, stopped=stopped)
     mirror.restore()
     (folder / job).mkdir(parents=True, exist_ok=True)
     own = {"BERG_RESULTS_DIR": str(folder / job), "BERG_NODE_RANK": "0"}
@@ -119,7 +88,7 @@ def serve(place: str, port: str, where: str, job: str, *start: str) -> None:
     print("left", mirror.finish(60), flush=True)
 
 
-def live(lab: Lab, seed: int) -> Life:
+def live(cloud: Cloud, seed: int) -> Life:
     """Let a program write for some seconds, end it, restore, and judge."""
     dice = random.Random(seed)
     cut = dice.choice(CUTS)
@@ -129,14 +98,14 @@ def live(lab: Lab, seed: int) -> Life:
     history = heard.histories[job, 1]
     with tempfile.TemporaryDirectory(prefix="life-") as scratch:
         start = [sys.executable, writer.__file__, str(heard.port), str(seed), str(rate)]
-        words = [str(lab.folder), str(lab.port), f"{scratch}/0", job, *start]
+        words = [str(cloud.home), f"{scratch}/0", job, *start]
         # In a process of its own: obstore's threads do not survive a fork.
         mirror = subprocess.Popen([sys.executable, __file__, "serve", *words])
         pid = Path(scratch, "program")
         while not (pid.exists() and history.found):
             time.sleep(0.05)
         program = int(pid.read_text())
-        ages, torn = peek(lab, Path(scratch), job, heard, dice.uniform(6, 16))
+        ages, torn = peek(cloud, Path(scratch), job, heard, dice.uniform(6, 16))
         at = time.time()
         if cut == "notice":
             mirror.terminate()
@@ -147,7 +116,7 @@ def live(lab: Lab, seed: int) -> Life:
             os.kill(program, signal.SIGKILL)
         mirror.wait()
         if cut == "worker":  # another one saves what the disk has
-            again = lab.mirror(Path(scratch, "0"), job)
+            again = mirrored(cloud, Path(scratch, "0"), job)
             again.take_over()
             again.cut = cut_off
             print("again left", again.finish(60), again.trouble, flush=True)
@@ -155,7 +124,7 @@ def live(lab: Lab, seed: int) -> Life:
         while settled != (settled := len(history.changes)):
             time.sleep(0.3)
         folder = Path(scratch, "next")
-        lab.mirror(folder, job, attempt=2).restore()
+        mirrored(cloud, folder, job, attempt=2).restore()
         found = writer.listing(str(folder / job))
         heard.close()
         said = judge.judge(history, found, {})
@@ -174,7 +143,7 @@ def live(lab: Lab, seed: int) -> Life:
 
 
 def peek(
-    lab: Lab, scratch: Path, job: str, heard: judge.Collector, seconds: float
+    cloud: Cloud, scratch: Path, job: str, heard: judge.Collector, seconds: float
 ) -> tuple[list[float], str]:
     """Restore again and again while the program lives; how old each was, and what was wrong."""
     ages: list[float] = []
@@ -184,7 +153,7 @@ def peek(
         folder, at = scratch / f"peek-{number}", time.time()
         number += 1
         try:
-            lab.mirror(folder, job, attempt=2).restore()
+            mirrored(cloud, folder, job, attempt=2).restore()
         except Changed:  # a copy was deleted meanwhile, of a moment that is past
             continue
         found = writer.listing(str(folder / job)) if (folder / job).exists() else {}
@@ -203,15 +172,20 @@ def main() -> None:
     if sys.argv[1] == "serve":
         return serve(*sys.argv[2:])
     count, first = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1
-    with tempfile.TemporaryDirectory(prefix="lab-") as scratch, Lab(Path(scratch, "cloud")) as lab:
+    with embedded() as cloud:
         lives = []
         for seed in range(first, first + count):
-            lives.append(life := live(lab, seed))
+            lives.append(life := live(cloud, seed))
             print(("WRONG " if life.wrong else "ok    ") + life.text, flush=True)
         ages = [age for life in lives for age in [life.age, *life.ages]]
         wrong = sum(bool(life.wrong) for life in lives)
         print(f"{count} lives, {len(ages)} restores, {wrong} wrong")
         print(f"median {statistics.median(ages):.1f} s, worst {max(ages):.1f} s old")
+        for seed in range(first, first + count):
+            with tempfile.TemporaryDirectory() as base:
+                said = ranks.life(cloud, seed, Path(base))
+            wrong += bool(said)
+            print(f"seed {seed} on several machines: {said or 'right'}", flush=True)
         sys.exit(bool(wrong))
 
 

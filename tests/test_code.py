@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import BERG, Cloud, commit, git
+from conftest import BERG, Cloud, commit, git, write
 
 from berg import BergError, code
 from berg.code import Snapshot
@@ -80,8 +80,7 @@ def test_a_commit_that_is_named_is_sent_as_it_is(
 ) -> None:
     git(project, "tag", "v1")
     git(project, "checkout", "-q", "-b", "side")
-    (project / "train.py").write_text("of side\n")
-    commit(project)
+    commit(project, {"train.py": "of side\n"})
     (project / "train.py").write_text("edited\n")
     taken = code.take(project, name)
     assert (taken.is_named, taken.changed) == (True, [])
@@ -101,8 +100,7 @@ def test_a_branch_of_origin_is_sent_whatever_the_working_tree_has(
     """Here of a repository whose names are SHA-256."""
     source, clone = tmp_path / "source", tmp_path / "clone"
     git(tmp_path, "init", "-q", "-b", "side", "--object-format=sha256", str(source))
-    (source / "train.py").write_text("of side")
-    commit(source)
+    commit(source, {"train.py": "of side"})
     git(source, "checkout", "-q", "-b", "main")
     git(tmp_path, "clone", "-q", source.as_uri(), str(clone))
     (clone / "train.py").write_text("edited")
@@ -125,8 +123,7 @@ def test_history_goes_along_as_far_as_it_is_here(
     for number in range(3):
         git(project, "tag", f"light{number}")
         git(project, "tag", "-a", f"heavy{number}", "-m", "x")
-        (project / "file").write_text(str(number))
-        commit(project)
+        commit(project, {"file": str(number)})
     git(project, "checkout", "-q", "-b", "other", "HEAD~2")
     (project / "aside").touch()
     commit(project)
@@ -199,9 +196,7 @@ def test_submodules_go_along_as_they_are_and_those_that_are_missing_are_named(
 ) -> None:
     for name in ("one", "two"):
         inner = tmp_path / name
-        inner.mkdir()
-        (inner / "file").write_text("before\n")
-        commit(inner)
+        commit(inner, {"file": "before\n"})
         git(project, "submodule", "--quiet", "add", str(inner), f"libs/{name}")
     commit(project)
     git(project, "submodule", "--quiet", "deinit", "-f", "libs/two")
@@ -255,31 +250,24 @@ def listed(folder: Path, *but: str) -> dict[str, tuple[str, str]]:
 
 
 def test_the_working_tree_travels_as_it_is(cloud: Cloud, project: Path, tmp_path: Path) -> None:
-    for name in ("file", "folder/inner", "gone", "kept"):
-        (project / name).parent.mkdir(exist_ok=True)
-        (project / name).write_text("before\n")
-    (project / ".gitignore").write_text("data/\n*.tmp\n")
-    (project / ".gitattributes").write_text("key filter=rot\nnew filter=rot\n")
     git(project, "config", "filter.rot.clean", "tr a-y b-z")
     git(project, "config", "filter.rot.smudge", "tr b-z a-y")
-    (project / "key").write_text("abc\n")
-    commit(project)
+    rules = {".gitignore": "data/\n*.tmp\n", ".gitattributes": "key filter=rot\nnew filter=rot\n"}
+    plain = dict.fromkeys(("file", "folder/inner", "gone", "kept"), "before\n")
+    commit(project, {**rules, **plain, "key": "abc\n"})
     assert git(project, "show", "HEAD:key") == "bcd"
     (project / "new").write_text("def\n")
     (project / "file").unlink()
-    (project / "file").mkdir()
-    (project / "file/inner").write_text("after\n")
+    write(project, {"file/inner": "after\n"})
     shutil.rmtree(project / "folder")
     (project / "folder").symlink_to("file")
     (project / "gone").unlink()
     (project / "run").write_text("#!/bin/sh\n")
     (project / "run").chmod(0o755)
     (project / "dangling").symlink_to("nowhere")
-    (project / "sp ace 'q\" ünï").mkdir()
-    (project / "sp ace 'q\" ünï/-ö\tt").write_text("new")
-    for left in ("data/big", "x.tmp", "my env/pyvenv.cfg", "my env/bin/python"):
-        (project / left).parent.mkdir(parents=True, exist_ok=True)
-        (project / left).write_text("stays here")
+    write(project, {"sp ace 'q\" ünï/-ö\tt": "new"})
+    left = ("data/big", "x.tmp", "my env/pyvenv.cfg", "my env/bin/python")
+    write(project, dict.fromkeys(left, "stays here"))
     git(project, "add", "kept", "run")
     before = git(project, "status", "--porcelain"), git(project, "for-each-ref")
     out = there(cloud, code.take(project), tmp_path / "out")
@@ -296,15 +284,18 @@ def test_filters_of_a_repository_in_the_repository_start_nothing(
         folder = project / path
         folder.mkdir(parents=True, exist_ok=True)
         git(folder, "init", "-q")
-        (folder / ".gitattributes").write_text("*.py filter=a=b.c\n*.txt filter=other\n")
-        (folder / "file.py").write_text("theirs\n")
-        (folder / "file.txt").write_text("theirs\n")
-        commit(folder)
+        commit(
+            folder,
+            {
+                ".gitattributes": "*.py filter=a=b.c\n*.txt filter=other\n",
+                "file.py": "theirs\n",
+                "file.txt": "theirs\n",
+            },
+        )
         for name in ("a=b.c", "other"):
             git(folder, "config", f"filter.{name}.clean", f"touch {mark}; cat")
             git(folder, "config", f"filter.{name}.required", "true")
-        (folder / "file.py").write_text("edited\n")
-        (folder / "file.txt").write_text("edited\n")
+        write(folder, {"file.py": "edited\n", "file.txt": "edited\n"})
     out = there(cloud, code.take(project), tmp_path / "out")
     for path in ("theirs", "theirs/deep"):
         for name in ("file.py", "file.txt"):
@@ -341,8 +332,7 @@ def test_code_that_cannot_be_taken_is_refused(cloud: Cloud, project: Path, tmp_p
 def test_a_repository_of_another_user_is_named(cloud: Cloud, project: Path) -> None:
     for path in (project, project / ".git"):
         os.chown(path, 12345, 12345)
-    done = cloud.run("run", "-g", "0", "true", cwd=project)
-    assert done.code == 1 and f"--add safe.directory {project}" in done.err, done.err
+    cloud.refused("run", "-g", "0", "true", cwd=project, says=f"--add safe.directory {project}")
 
 
 def test_pointers_of_git_lfs_without_content_are_named(cloud: Cloud, project: Path) -> None:
@@ -369,11 +359,9 @@ def test_git_answers_as_on_the_laptop(cloud: Cloud, project: Path, tmp_path: Pat
         git(project, *words.split())
     git(project, "remote", "add", "origin", "https://github.com/me/proj.git")
     for number in range(3):
-        (project / f"file{number}").write_text("x")
-        commit(project)
+        commit(project, {f"file{number}": "x"})
     git(project, "tag", "light")
-    (project / "train.py").write_text("print('changed')\n")
-    (project / "new").write_text("new")
+    write(project, {"train.py": "print('changed')\n", "new": "new"})
     lines = "; ".join(f"echo '{words}:' $(git {words})" for words in ASKED)
     made = "git checkout -qb mine && git add -A && git commit -qm 'by the job'"
     words = ["-n", "asks-git", "--wait", f"{lines}; echo $USER $LOGNAME; {made}"]

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from conftest import Cloud, Done, commit, git
+from conftest import Cloud, Done, commit, git, write
 
 from berg import BergError, install
 from berg.install import (
@@ -33,9 +33,7 @@ def said(cloud: Cloud, project: Path, *words: str) -> str:
 @pytest.fixture
 def submodule(project: Path, tmp_path: Path) -> Path:
     inner = tmp_path / "core"
-    inner.mkdir()
-    (inner / "core.py").write_text("print('inner')\n")
-    commit(inner)
+    commit(inner, {"core.py": "print('inner')\n"})
     git(project, "submodule", "--quiet", "add", str(inner), "libs/core")
     commit(project)
     return project / "libs/core"
@@ -87,9 +85,7 @@ def test_what_an_installation_would_lack_is_said(
     cloud: Cloud, project: Path, submodule: Path, files: dict[str, str], says: str
 ) -> None:
     git(project, "submodule", "--quiet", "deinit", "-f", "libs/core")
-    for name, text in files.items():
-        (project / name).parent.mkdir(exist_ok=True)
-        (project / name).write_text(text)
+    write(project, files)
     assert says in said(cloud, project)
 
 
@@ -124,8 +120,7 @@ package = false
 def test_what_a_lock_has_and_uv_leaves_out_is_named_with_its_option(
     cloud: Cloud, project: Path
 ) -> None:
-    (project / "uv.lock").write_text("version = 1\n")
-    (project / "pyproject.toml").write_text(EXTRAS)
+    write(project, {"uv.lock": "version = 1\n", "pyproject.toml": EXTRAS})
     text = said(cloud, project)
     assert "without extra cpu, extra gpu, group train: --install" in text, text
     assert '--install "uv sync --locked --extra cpu"' in text
@@ -190,9 +185,12 @@ def test_what_the_files_say(cwd: str, files: dict[str, str], says: str) -> None:
 
 @pytest.mark.slow
 def test_a_command_has_pip_and_uv_and_the_packages(cloud: Cloud, project: Path) -> None:
-    (project / "requirements.txt").write_text("iniconfig==2.0.0\n")
-    (project / "setup.py").write_text(
-        "from setuptools import setup\nsetup(name='p', py_modules=['train'])\n"
+    write(
+        project,
+        {
+            "requirements.txt": "iniconfig==2.0.0\n",
+            "setup.py": "from setuptools import setup\nsetup(name='p', py_modules=['train'])\n",
+        },
     )
     line = "pip list | grep iniconfig; uv --version; uv pip list | grep iniconfig; cd /; python -c 'import train'"
     done = cloud.run("run", "-g", "0", "-n", "has-pip", "--wait", line, cwd=project)

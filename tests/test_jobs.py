@@ -34,9 +34,7 @@ CPU = ["run", "-g", "0"]
 def test_a_sweep_is_shown_and_fetched_with_its_table(
     cloud: Cloud, project: Path, tmp_path: Path
 ) -> None:
-    (project / "train.py").write_text(PROGRAM)
-    (project / "vars").write_text("# words\nexport COLOUR='dark blue'\n")
-    commit(project)
+    commit(project, {"train.py": PROGRAM, "vars": "# words\nexport COLOUR='dark blue'\n"})
     words = ["-n", "grid", "--grid", "lr=1,2", "--parallel", "1", "--env-file", "vars"]
     command = "python3 train.py {lr} 'x y' {{z}}"
     done = cloud.run(*CPU, *words, "--note", "a note", "--wait", command, cwd=project)
@@ -83,26 +81,25 @@ def test_a_folder_of_results_is_fetched_by_its_name(cloud: Cloud) -> None:
 def test_rerun_has_the_code_and_options_of_the_job(cloud: Cloud, project: Path) -> None:
     words = ["-n", "first", "--env", "A=1", "--env", "B=2", "cat train.py; echo $A $B"]
     assert cloud.run(*CPU, *words, cwd=project).code == 0
-    (project / "train.py").write_text("changed")
-    commit(project)
+    commit(project, {"train.py": "changed"})
     again = ["rerun", "first", "-n", "second", "--env", "B=3", "--tail"]
     done = cloud.run(*again, cwd=project, HERE="x")
     assert "hello from train" in done.out and "1 3\n" in done.out, done.err
 
 
 @pytest.mark.slow
-def test_a_job_goes_on_with_new_code(cloud: Cloud, project: Path) -> None:
-    (project / "sub").mkdir()
-    (project / "sub/train.py").write_text("import os, sys; sys.exit(os.environ['BERG_ATTEMPT'])\n")
-    commit(project)
-    words = ["-g", "0", "-n", "mended", "--cwd", "sub", "--branch", "main", "--wait"]
-    done = cloud.run("run", *words, "python3 train.py", cwd=project)
-    assert done.code == 1 and "mended FAILED with exit code 1" in done.err, done.err
+def test_a_job_that_failed_says_why_and_goes_on_with_new_code(cloud: Cloud, project: Path) -> None:
+    commit(project, {"sub/train.py": "print('begin')\n{}['lr']\n"})
+    words = ["-n", "mended", "--cwd", "sub", "--branch", "main", "--wait", "python3 train.py"]
+    says = "mended FAILED with exit code 1: KeyError: 'lr'"
+    said = cloud.refused(*CPU, *words, cwd=project, says=says)
+    assert said.rstrip().endswith("Its log: berg log mended")
+    assert cloud.shown("mended")["reason"].endswith("KeyError: 'lr'")
     (project / "sub/train.py").write_text(
         "import os; print('attempt', os.environ['BERG_ATTEMPT'])\n"
     )
-    done = cloud.run("run", "--resume", "mended", "--new-code", "--wait", cwd=project)
-    assert done.code == 0 and "attempt 2\n" in cloud.log("mended"), done.err
+    cloud.ok("run", "--resume", "mended", "--new-code", "--wait", cwd=project)
+    assert "attempt 2\n" in cloud.log("mended")
 
 
 def test_what_is_another_users_is_named_before_it_is_touched(cloud: Cloud) -> None:
@@ -302,8 +299,8 @@ def test_names_mean_ones_own_jobs_and_rows(cloud: Cloud, lister: dict[str, str])
     assert done.code == 3 and "l-failed FAILED with exit code 3: KeyError: 'x'\n" in done.err
     assert "l-never LOST: its machine vanished" in done.err and "l-old SUCCEEDED\n" in done.err
     assert cloud.run("wait", "l-never", **lister).code == 1
-    done = cloud.run("wait", "--any", "l-young", "l-first", "--json", **lister)
-    assert done.code == 0 and [row["name"] for row in json.loads(done.out)] == ["l-first"]
+    done = cloud.ok("wait", "--any", "l-young", "l-first", "--json", **lister)
+    assert [row["name"] for row in json.loads(done.out)] == ["l-first"]
 
 
 def fields(text: str) -> dict[str, str]:
@@ -462,8 +459,7 @@ def test_kill_ends_what_is_meant_and_says_what_became_of_it(cloud: Cloud) -> Non
     )
     assert listed["k-bare"] == "k-bare has no job that can be read. Delete it: berg kill k-bare"
     assert "the machine of k-waits still waits" in cloud.run("rm", "-y", "k-waits", **mine).err
-    asked = cloud.run("kill", "--all", "--now", **mine)
-    assert asked.code == 1 and "End k-one, k-box, k-bare, k-waits?" in asked.err, asked
+    cloud.refused("kill", "--all", "--now", **mine, says="End k-one, k-box, k-bare, k-waits?")
     assert (
         "Delete the devbox k-box and what is on its disk?"
         in kill("k-box", "--now", **mine)[0]["error"]
@@ -498,6 +494,7 @@ def test_kill_ends_what_is_meant_and_says_what_became_of_it(cloud: Cloud) -> Non
 
 def test_a_row_that_nobody_has_is_killed_alone(cloud: Cloud) -> None:
     job = {"cmd": "t {x}", "rows": [{"x": str(number)} for number in range(3)]}
+    owner = cloud.config.user
     sweep = put(cloud, "krows", "RUNNING", ago=100, job=job)
     put_row(cloud, sweep, 0, "FAILED")
     put_row(cloud, sweep, 1, "SUBMITTED", times={"SUBMITTED": sweep.created_at})
@@ -506,10 +503,9 @@ def test_a_row_that_nobody_has_is_killed_alone(cloud: Cloud) -> None:
     assert rows == {"krows/0": "FAILED", "krows/1": "KILLED", "krows/2": "KILLED", "krows/3": None}
     assert "krows has 3 rows, from krows/0 on" in done.err and done.code == 1
     row = json.loads(cloud.read(".berg/rows/krows/2.json"))
-    assert (row["reason"], row["results"]) == (f"killed by {cloud.config.user}", "krows/2")
+    assert (row["reason"], row["results"]) == (f"killed by {owner}", "krows/2")
     assert cloud.state("krows")["state"] == "RUNNING"
-    refused = cloud.run("kill", "krows/2", BERG_USER="another")
-    assert refused.code == 1 and f"End krows/2? It is {cloud.config.user}'s, 10" in refused.err
+    cloud.refused("kill", "krows/2", BERG_USER="x", says=f"End krows/2? It is {owner}'s, 10")
 
 
 def test_rm_takes_all_of_a_job_and_nothing_of_others(cloud: Cloud) -> None:
@@ -555,8 +551,7 @@ def test_a_devbox_is_switched_off_and_on_by_its_machine(cloud: Cloud) -> None:
     shown = json.loads(cloud.run("show", "guest", "--json").out)
     assert (shown["state"], shown["instances"]) == ("RUNNING", ["switched"])
     assert "there is no devbox 'nosuch'" in cloud.run("start", "nosuch").err
-    done = cloud.run("stop", "switched", "--now")
-    assert done.code == 0 and "switched is off. Its disk costs money" in done.err, done.err
+    assert "switched is off. Its disk costs money" in cloud.ok("stop", "switched", "--now").err
     shown = json.loads(cloud.run("show", "switched", "--json").out)
     assert shown["state"] == "STOPPED" and shown["running"][0]["status"] == "TERMINATED"
     about = fields(cloud.run("show", "switched").out)
@@ -600,9 +595,8 @@ def test_a_devbox_is_switched_off_and_on_by_its_machine(cloud: Cloud) -> None:
     ],
 )  # fmt: skip
 def test_wrong_words_have_an_answer(cloud: Cloud, words: list[str], code: int, says: str) -> None:
-    done = cloud.run(*words)
-    assert done.code == code and says in done.err, done.err
-    assert done.err.startswith("Usage: " if code == 2 else "Error: "), done.err
+    said = cloud.refused(*words, says=says, code=code)
+    assert said.startswith("Usage: " if code == 2 else "Error: "), said
 
 
 def test_an_error_is_an_object_for_programs(cloud: Cloud) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Cloud, until
+from conftest import Cloud, until, write
 from inside import mirrored
 from records import CODE
 
@@ -639,8 +639,7 @@ def test_files_that_a_command_left_elsewhere_are_named_by_their_folder(
     (data / "deep/two").write_bytes(b"x" * 1_100_000)
     (repo / "outputs").mkdir()
     (repo / "outputs/out").write_bytes(b"x" * 1_200_000)
-    (data / "little").mkdir()
-    (data / "little/in-tmp").write_text("which nobody misses")
+    write(data, {"little/in-tmp": "which nobody misses"})
     for name in ("__pycache__", ".venv"):
         (repo / name).mkdir()
         (repo / name / "file").write_bytes(b"x" * 1_200_000)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import ranks
-from conftest import Cloud, until
+from conftest import Cloud, until, write
 from inside import mirrored
 
 from berg import moments, results
@@ -103,8 +103,7 @@ def test_a_log_that_is_begun_again_before_the_next_moment(cloud: Cloud, tmp_path
 
 def test_a_job_of_the_name_of_another_one_finds_its_results(cloud: Cloud, tmp_path: Path) -> None:
     place = cloud.bucket, "berg_results/", "of-two", "again", "0"
-    (tmp_path / "old/of-two").mkdir(parents=True)
-    (tmp_path / "old/of-two/model").write_text("weights")
+    write(tmp_path, {"old/of-two/model": "weights"})
     old = Mirror(str(tmp_path / "old"), *place, id="old")
     old.restored_rows, old.is_restored = {}, True
     assert old.finish(60) == {}
@@ -400,8 +399,7 @@ def test_recent_moments_stay_with_what_they_list(cloud: Cloud, tmp_path: Path) -
     mirror, own = mirrored(cloud, tmp_path / "1", "recent")
     times = []
     for number in range(5):
-        (own / "model").write_text(f"{number}")
-        (own / f"only-{number}").write_text("")
+        write(own, {"model": f"{number}", f"only-{number}": ""})
         if number:
             (own / f"only-{number - 1}").unlink()
         assert mirror.sync()
@@ -462,8 +460,7 @@ def test_a_folder_that_is_never_quiet_is_known_at_one_instant(cloud: Cloud, tmp_
 
 def test_what_somebody_put_in_the_place_of_a_file_is_named(cloud: Cloud, tmp_path: Path) -> None:
     mirror, own = mirrored(cloud, tmp_path, "replaced")
-    (own / "model").write_text("of the job")
-    (own / "other").write_text("of the job")
+    write(own, {"model": "of the job", "other": "of the job"})
     assert mirror.sync()
     cloud.bucket.write("berg_results/replaced/model", b"of a person")
     cloud.bucket.delete("berg_results/replaced/other")
@@ -483,8 +480,7 @@ def test_a_disk_becomes_what_the_newest_moment_says(cloud: Cloud, tmp_path: Path
     assert mirror.sync()
     second, folder = tmp_path / "2", tmp_path / "2/becomes"
     (folder / "empty").mkdir(parents=True)
-    (folder / "same").write_text("same"), (folder / "other").write_text("wrong")
-    (folder / "surplus").write_text("x"), (folder / "line\nbreak").write_text("x")
+    write(folder, {"same": "same", "other": "wrong", "surplus": "x", "line\nbreak": "x"})
     (folder / "file").symlink_to("same")
     os.mkfifo(folder / "pipe")
     again = Mirror(str(second), cloud.bucket, "berg_results/", "becomes", "becomes", "0", attempt=2)

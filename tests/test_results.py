@@ -8,7 +8,7 @@ from pathlib import Path
 
 import google_crc32c
 import pytest
-from conftest import Cloud, Done
+from conftest import Cloud, Done, write
 from inside import mirrored
 from records import put, put_row
 
@@ -26,8 +26,8 @@ def test_a_folder_of_results_has_one_live_job(cloud: Cloud, project: Path) -> No
 
     put(cloud, "holds", "RUNNING", ago=100, folder="held/one")
     for folder in ("held/one", "held", "held/one/deep"):
-        done = cloud.run(*CPU, "wants", "-r", folder, "true", cwd=project)
-        assert done.code == 1 and "holds, which has not ended" in done.err, done.err
+        words = [*CPU, "wants", "-r", folder, "true"]
+        cloud.refused(*words, cwd=project, says="holds, which has not ended")
     done = planned("train --out /root/berg_results/held/one")
     assert done.code == 1 and "berg kill holds" in done.err, done.err
     assert not cloud.read(".berg/jobs/wants_state.json")
@@ -46,8 +46,7 @@ def test_results_in_a_folder_that_others_have_as_well_stay(cloud: Cloud) -> None
     put_row(cloud, sweep, 0, "SUCCEEDED", results="of-a")
     put(cloud, "shares", folder="of-a", results={"file": b"1"})
     for job, folder, other in (("outer", "top", "inner"), ("shares", "of-a", "rows/0")):
-        done = cloud.run("rm", "-y", job)
-        assert done.code == 0 and f"results/{folder} stays: {other} has it as well" in done.err
+        assert f"results/{folder} stays: {other} has it as well" in cloud.ok("rm", "-y", job).err
     for folder in ("top/inner", "of-a"):
         assert cloud.read(f"berg_results/{folder}/file") == b"1"
 
@@ -57,15 +56,12 @@ def test_a_relative_path_leads_to_the_results_and_a_rerun_has_its_own(
     cloud: Cloud, project: Path
 ) -> None:
     line = "mkdir -p berg_results/told && echo $BERG_JOB >> berg_results/told/jobs && git status -s"
-    done = cloud.run(*CPU, "first-told", "--tail", line, cwd=project)
-    assert done.code == 0 and "??" not in done.out, done.out
+    assert "??" not in cloud.ok(*CPU, "first-told", "--tail", line, cwd=project).out
     assert cloud.read("berg_results/told/jobs") == b"first-told\n"
-    done = cloud.run("rerun", "first-told", "-n", "again-told", "--wait", cwd=project)
-    assert done.code == 0, done.err
+    cloud.ok("rerun", "first-told", "-n", "again-told", "--wait", cwd=project)
     assert cloud.read("berg_results/told/jobs") == b"first-told\n"
     assert cloud.read("berg_results/again-told/jobs") == b"again-told\n"
-    (project / "berg_results").mkdir()
-    (project / "berg_results/mine").write_text("code\n")
+    write(project, {"berg_results/mine": "code\n"})
     words = [*CPU, "own-folder", "--wait", "cat berg_results/mine; ls -l | grep -c '>' || true"]
     assert cloud.run(*words, cwd=project).code == 0
     assert "\ncode\n0\n" in cloud.log("own-folder")
@@ -75,11 +71,9 @@ def test_a_place_that_cannot_be_written_is_named(cloud: Cloud, tmp_path: Path) -
     cloud.bucket.write("berg_results/placed/a.txt", b"1", 0)
     (tmp_path / "file").write_text("in the way")
     for place in (tmp_path / "file/in", Path("/proc/none")):
-        done = cloud.run("fetch", "placed", str(place))
-        assert done.code == 1 and "Give another folder" in done.err, done.err
+        cloud.refused("fetch", "placed", str(place), says="Give another folder")
     assert (tmp_path / "file").read_text() == "in the way"
-    done = cloud.run("fetch", "placed", str(tmp_path / ("n" * 300)))
-    assert done.code == 1 and "File name too long" in done.err, done.err
+    cloud.refused("fetch", "placed", str(tmp_path / ("n" * 300)), says="File name too long")
 
 
 def test_a_disk_that_takes_two_names_for_one_loses_no_file_in_silence(
@@ -90,8 +84,8 @@ def test_a_disk_that_takes_two_names_for_one_loses_no_file_in_silence(
         cloud.bucket.write(f"berg_results/folding/{name}", name.encode(), 0)
     (tmp_path / ".BERG-PARTS").mkdir()
     for _ in range(2):
-        done = cloud.run("fetch", "folding", str(tmp_path))
-        assert done.code == 0 and "a was not downloaded: this disk takes its name for" in done.err
+        done = cloud.ok("fetch", "folding", str(tmp_path))
+        assert "a was not downloaded: this disk takes its name for" in done.err
     assert {file.name for file in tmp_path.iterdir() if file.name[0] != "."} == {"A", "b"}
 
 
@@ -269,19 +263,16 @@ def test_a_fetch_brings_what_changed_and_keeps_what_is_ones_own(
         put(name, f"first {name}")
     here.mkdir()
     (here / "a").write_text("first a")  # by a copy, of no fetch
-    (here / "gone").write_text("mine, before any fetch")
-    (here / "own").write_text("own")
+    write(here, {"gone": "mine, before any fetch", "own": "own"})
     done = fetched(cloud, "again", here)
     assert {*done.new} == {"deep/large", "gone", "gone-but-edited", "becomes/file"}
     assert done.files == 5 and done.kept == {"gone": "gone.~1~"} and not done.left
     assert fetched(cloud, "again", here).new == []
-    (here / "gone-but-edited").write_text("edited")
-    (here / "deep/large").write_text("edited once")
+    write(here, {"gone-but-edited": "edited", "deep/large": "edited once"})
     assert fetched(cloud, "again", here).kept == {
         "deep/large": "deep/large.~1~", "gone-but-edited": "gone-but-edited.~1~"
     }  # fmt: skip
-    (here / "deep/large").write_text("edited twice")
-    (here / "gone-but-edited").write_text("edited")
+    write(here, {"deep/large": "edited twice", "gone-but-edited": "edited"})
     put("a", "second a")
     put("becomes", "a file")
     for name in ("gone", "gone-but-edited", "becomes/file", "deep/large"):
@@ -348,8 +339,7 @@ def test_a_fetch_goes_through_no_link_and_has_times_and_modes(cloud: Cloud, tmp_
 def test_a_fetch_says_what_it_has_not(cloud: Cloud, tmp_path: Path) -> None:
     put(cloud, "nothing", "FAILED")
     for more in ([], [str(tmp_path / "nothing")]):
-        done = cloud.run("fetch", "nothing", *more)
-        assert done.code == 1 and "nothing has no results yet. Its log: berg log no" in done.err
+        cloud.refused("fetch", "nothing", *more, says="no results yet. Its log: berg log nothing")
     assert cloud.run("fetch", "nosuch").code == cloud.run("fetch", "no/folder").code == 1
     here = [*cloud.home.glob("berg_results/no*"), *tmp_path.iterdir()]
     assert not here
@@ -362,8 +352,8 @@ def test_a_fetch_says_what_it_has_not(cloud: Cloud, tmp_path: Path) -> None:
     assert "1 of 1 files new or changed" in done.err
     assert done.out.strip() == str(cloud.home / "berg_results/lacks")
     assert (cloud.home / "berg_results/lacks/there").read_text() == "1"
-    done = cloud.run("fetch", "lacks", "--watch", "--view", "2026-01-02T03:04:05Z")
-    assert done.code == 2 and "only one of --watch and --view" in done.err
+    both = ["--watch", "--view", "2026-01-02T03:04:05Z"]
+    cloud.refused("fetch", "lacks", *both, says="only one of --watch and --view", code=2)
 
 
 def test_what_is_edited_here_stays_and_what_the_job_deleted_is_moved_and_in_a_view(
@@ -371,8 +361,7 @@ def test_what_is_edited_here_stays_and_what_the_job_deleted_is_moved_and_in_a_vi
 ) -> None:
     mirror, own = mirrored(cloud, tmp_path / "job", "viewed")
     put(cloud, "viewed", "RUNNING", ago=100)
-    (own / "model").write_text("one")
-    (own / "gone").write_text("x")
+    write(own, {"model": "one", "gone": "x"})
     (own / "link").symlink_to("gone")
     here = tmp_path / "here"
     assert mirror.sync() and cloud.run("fetch", "viewed", str(here)).code == 0
@@ -395,9 +384,10 @@ def test_what_is_edited_here_stays_and_what_the_job_deleted_is_moved_and_in_a_vi
     named = first["time"].replace(":", "")
     assert said["folder"] == str(cloud.home / f"berg_results/viewed@{named}")
     assert texts(Path(said["folder"])) == {"model": "one", "gone": "x", "link": "x"}
-    done = cloud.run("fetch", "viewed", "--view", "2020-01-01T00:00:00Z")
-    assert done.code == 1 and "no results from then. See: berg show viewed --views" in done.err
-    assert "is not a time" in cloud.run("fetch", "viewed", "--view", "yesterday").err
+    view = ["fetch", "viewed", "--view"]
+    says = "no results from then. See: berg show viewed --views"
+    cloud.refused(*view, "2020-01-01T00:00:00Z", says=says)
+    cloud.refused(*view, "yesterday", says="is not a time")
 
 
 def test_the_metrics_of_a_long_file_are_its_last_ones(

@@ -18,15 +18,13 @@ CPU = ["run", "-g", "0"]
 
 
 def planned(cloud: Cloud, project: Path, *words: str, **env: str) -> dict[str, Any]:
-    done = cloud.run(*words, "--dry-run", "--json", cwd=project, **env)
-    assert done.code == 0, done.err
+    done = cloud.ok(*words, "--dry-run", "--json", cwd=project, **env)
     return dict(json.loads(done.out))
 
 
 def shown(cloud: Cloud, project: Path, *words: str, **env: str) -> dict[str, str]:
     """The rows of a plan."""
-    done = cloud.run(*words, "--dry-run", cwd=project, **env)
-    assert done.code == 0, done.err
+    done = cloud.ok(*words, "--dry-run", cwd=project, **env)
     rows = [line.partition("  ") for line in done.out.splitlines() if line[:1].strip()]
     return {name: text.strip() for name, _, text in rows}
 
@@ -116,17 +114,15 @@ def test_a_sweep_has_as_many_machines_as_it_needs(
 def test_what_cannot_be_is_refused_before_anything_exists(
     cloud: Cloud, project: Path, words: list[str], code: int, says: str
 ) -> None:
-    done = cloud.run(*words, "--dry-run", cwd=project)
-    assert done.code == code and says in done.err, done.err
+    cloud.refused(*words, "--dry-run", cwd=project, says=says, code=code)
 
 
 def test_what_is_asked_is_answered_before_anything_is_sent(cloud: Cloud, project: Path) -> None:
     (project / ".env").write_text("TOKEN=1")
     words = [*CPU, "-n", "asked", "true"]
     before = cloud.names()
-    done = cloud.run(*words, cwd=project)
-    assert done.code == 1 and ".env looks like a secret" in done.err, done.err
-    assert "Continue?" in done.err and cloud.names() == before
+    said = cloud.refused(*words, cwd=project, says=".env looks like a secret")
+    assert "Continue?" in said and cloud.names() == before
     done = cloud.run(*words, "--dry-run", cwd=project)
     assert done.code == 0 and "Created" not in done.err and cloud.names() == before
 
@@ -242,11 +238,9 @@ def test_a_job_is_resumed_as_it_was(cloud: Cloud, project: Path) -> None:
         (["--disk-gb", "10"], "continues a job with the command and the options that it had"),
         (["--spot"], "goes-on keeps its options when it is resumed"),
     ]:  # fmt: skip
-        done = cloud.run(*resume, *words, "--dry-run", cwd=project)
-        assert done.code == 1 and says in done.err, (words, done.err)
+        cloud.refused(*resume, *words, "--dry-run", cwd=project, says=says)
     (project / ".env").touch()
-    done = cloud.run(*resume, "--new-code", cwd=project)
-    assert done.code == 1 and ".env looks like a secret" in done.err, done.err
+    cloud.refused(*resume, "--new-code", cwd=project, says=".env looks like a secret")
 
 
 @pytest.mark.parametrize(
@@ -269,8 +263,7 @@ def test_only_what_has_not_succeeded_is_resumed(
 def test_a_row_is_not_resumed_and_does_not_run_again(cloud: Cloud, project: Path) -> None:
     ended(cloud, project, "rowed", cmd="true {x}", rows=[{"x": "1"}])
     for words in (["rerun", "rowed/0"], ["run", "--resume", "rowed/0"]):
-        done = cloud.run(*words, "--dry-run", cwd=project)
-        assert done.code == 1 and "rowed/0 is a row" in done.err, done.err
+        cloud.refused(*words, "--dry-run", cwd=project, says="rowed/0 is a row")
 
 
 def test_a_job_runs_again_with_its_options_but_under_its_own_name(
@@ -294,26 +287,24 @@ def test_a_job_runs_again_with_its_options_but_under_its_own_name(
     assert "with 1 changed" in rows["Code"] and rows["Machine"].startswith("n1-standard-8, ")
     assert rows["Results"].endswith("/else/") and "berg_results/else --log" in rows["Command"]
     ended(cloud, project, "odd-one", options={"disk_gb": "many"})
-    done = cloud.run("rerun", "odd-one", "--dry-run", cwd=project)
-    assert done.code == 1 and "record of odd-one has no disk_gb that fits" in done.err
-    assert cloud.run("rerun", "odd-one", "--disk-gb", "50", "--dry-run", cwd=project).code == 0
+    again = ["rerun", "odd-one", "--dry-run"]
+    cloud.refused(*again, cwd=project, says="record of odd-one has no disk_gb that fits")
+    cloud.ok(*again, "--disk-gb", "50", cwd=project)
 
 
-def test_a_resume_without_room_leaves_the_job_as_it_was(cloud: Cloud, project: Path) -> None:
+def test_a_resume_without_room_leaves_the_job_as_it_was(
+    cloud: Cloud, project: Path, no_room: Any
+) -> None:
     ended(cloud, project, "no-room")
     paths = [f".berg/jobs/no-room_{kind}.json" for kind in ("metadata", "state")]
     before = [cloud.read(path) for path in paths]
     (project / "new").touch()
-    cloud.call("POST", "/_berg/stockout", {"on": True})
-    try:
-        for more in ([], ["--new-code"]):
-            done = cloud.run("run", "--resume", "no-room", *more, cwd=project)
-            assert done.code == 1 and "out of stock" in done.err, done.err
-            assert [cloud.read(path) for path in paths] == before
-        assert cloud.run(*CPU, "-n", "roomless", "true", cwd=project).code == 1
-        assert not cloud.read(".berg/jobs/roomless_state.json")
-    finally:
-        cloud.call("POST", "/_berg/stockout", {"on": False})
+    no_room()
+    for more in ([], ["--new-code"]):
+        cloud.refused("run", "--resume", "no-room", *more, cwd=project, says="out of stock")
+        assert [cloud.read(path) for path in paths] == before
+    cloud.refused(*CPU, "-n", "roomless", "true", cwd=project, says="none was left behind")
+    assert not cloud.read(".berg/jobs/roomless_state.json")
 
 
 def test_a_record_chooses_no_file_of_this_computer(cloud: Cloud, project: Path) -> None:
@@ -330,14 +321,11 @@ def test_a_record_chooses_no_file_of_this_computer(cloud: Cloud, project: Path) 
 
 @pytest.mark.slow
 def test_a_job_that_is_submitted_is_known_at_once_and_has_its_name_alone(
-    cloud: Cloud, project: Path
+    cloud: Cloud, project: Path, no_room: Any
 ) -> None:
     words = ["-t", "t4", "-g", "2", "-m", "2", "-n", "known", "--note", "why", "-y", "--json"]
-    cloud.call("POST", "/_berg/stockout", {"zone": "us-central1-a"})
-    try:
-        done = cloud.run("run", *words, "--install", "none", "sleep 300", cwd=project)
-    finally:
-        cloud.call("POST", "/_berg/stockout", {"on": False})
+    no_room(zone="us-central1-a")
+    done = cloud.run("run", *words, "--install", "none", "sleep 300", cwd=project)
     assert done.code == 0 and "Created known in us-central1-" in done.err, done.err
     said = json.loads(done.out)
     zone = said["zone"]
@@ -352,8 +340,8 @@ def test_a_job_that_is_submitted_is_known_at_once_and_has_its_name_alone(
     taken = cloud.run(*CPU, "-n", "known", "true", cwd=project)
     assert taken.code == 1 and "there is a job 'known' already" in taken.err
     assert "berg rm known" in taken.err
-    taken = cloud.run(*CPU, "-n", "known-1", "true", cwd=project)
-    assert taken.code == 1 and f"there is a machine 'known-1' in {zone} already" in taken.err
+    says = f"there is a machine 'known-1' in {zone} already"
+    cloud.refused(*CPU, "-n", "known-1", "true", cwd=project, says=says)
     assert cloud.state("known")["id"] == found["id"]
 
 
@@ -379,8 +367,7 @@ def test_of_two_submits_at_one_moment_one_has_the_name(
 def test_an_installation_that_fails_ends_the_job_with_its_code(cloud: Cloud, project: Path) -> None:
     own = 'echo "has $A in $PWD"; (exit 7) | cat'
     words = [*CPU, "-n", "no-install", "--env", "A=1", "--install", own, "--wait", "echo ran"]
-    done = cloud.run(*words, cwd=project)
-    assert done.code == 7 and "the installation failed (exit code 7)" in done.err, done.err
+    cloud.refused(*words, cwd=project, says="the installation failed (exit code 7)", code=7)
     log = cloud.log("no-install")
     assert "\nhas 1 in /root/code/proj\n" in log and "\nran\n" not in log
     until(lambda: not gce.machines(cloud.config, "no-install"))

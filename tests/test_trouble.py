@@ -26,18 +26,13 @@ CPU = ["run", "-g", "0", "-n"]
 
 @pytest.mark.slow
 def test_a_devbox_whose_zone_is_full_says_so_and_keeps_its_disk(
-    cloud: Cloud, project: Path
+    cloud: Cloud, project: Path, no_room: Any
 ) -> None:
-    assert cloud.run("devbox", "-g", "0", "-n", "full-zone", cwd=project).code == 0
-    assert cloud.run("stop", "--now", "full-zone").code == 0
-    cloud.call("POST", "/_berg/stockout", {})
-    try:
-        done = cloud.run("start", "full-zone")
-    finally:
-        cloud.call("POST", "/_berg/stockout", {"on": False})
-    assert done.code == 1 and "its disk is there" in done.err, done.err
-    assert "berg image create full-zone" in done.err
-    assert cloud.run("kill", "-y", "full-zone").code == 0
+    cloud.ok("devbox", "-g", "0", "-n", "full-zone", cwd=project)
+    cloud.ok("stop", "--now", "full-zone")
+    no_room()
+    said = cloud.refused("start", "full-zone", says="its disk is there")
+    assert "berg image create full-zone" in said
 
 
 def test_the_bucket_is_asked_again_when_it_is_busy(cloud: Cloud, faults: Any) -> None:
@@ -45,8 +40,7 @@ def test_the_bucket_is_asked_again_when_it_is_busy(cloud: Cloud, faults: Any) ->
         faults("storage.objects.list", **what, times=2)
         assert cloud.run("list", "-a").code == 0
     faults("compute.instances.aggregatedList", status=403, reason="forbidden")
-    done = cloud.run("list", "-a")
-    assert done.code == 1 and "Google refused" in done.err, done.err
+    cloud.refused("list", "-a", says="Google refused")
 
 
 def test_credentials_that_do_not_work_are_named(cloud: Cloud, tmp_path: Path) -> None:
@@ -66,14 +60,11 @@ def test_credentials_that_do_not_work_are_named(cloud: Cloud, tmp_path: Path) ->
     (tmp_path / "berg.json").write_text(json.dumps({**settings, "credentials_file": ""}))
     own = {"BERG_HOME": str(tmp_path), "GOOGLE_APPLICATION_CREDENTIALS": str(file)}
     time.sleep(1.5)  # rights count after a second here
-    done = cloud.run("list", "-a", "--json", **own)
-    assert done.code == 0, done.err
+    cloud.ok("list", "-a", "--json", **own)
     cloud.call("DELETE", f"/iam/v1/{made['name']}")
-    done = cloud.run("list", **own)
-    assert done.code == 1 and f"Renew {file}" in done.err, done.err
+    cloud.refused("list", **own, says=f"Renew {file}")
     file.unlink()
-    done = cloud.run("list", **own)
-    assert done.code == 1 and "no Google credentials" in done.err and str(file) in done.err
+    assert str(file) in cloud.refused("list", **own, says="no Google credentials")
 
 
 NO_QUOTA_PROJECT = [
@@ -105,8 +96,7 @@ def test_google_auths_own_words_on_quotas_are_not_shown(cloud: Cloud, tmp_path: 
                     "client_secret": "x", "refresh_token": "x"})
     )  # fmt: skip
     own = {"BERG_HOME": str(tmp_path)}
-    done = cloud.run("config", "set", "credentials_file", str(file), **own)
-    assert done.code == 0 and "quota" not in done.err, done.err
+    assert "quota" not in cloud.ok("config", "set", "credentials_file", str(file), **own).err
 
 
 @pytest.mark.parametrize(
@@ -133,8 +123,7 @@ def test_an_embedded_cloud_that_is_off_is_named_at_once(cloud: Cloud, project: P
     with socket.create_server(("127.0.0.1", 0)) as server:
         endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
     for words in (["list"], ["doctor"], ["run", "-g", "0", "true"]):
-        done = cloud.run(*words, cwd=project, BERG_ENDPOINT=endpoint)
-        assert done.code == 1 and "Start it: berg local start" in done.err, done.err
+        cloud.refused(*words, cwd=project, BERG_ENDPOINT=endpoint, says="it: berg local start")
 
 
 class Proxy(http.server.BaseHTTPRequestHandler):
@@ -174,12 +163,11 @@ def test_the_embedded_cloud_behind_a_proxy_and_on_a_full_disk(alone: Cloud, proj
     url = f"http://127.0.0.1:{server.server_port}"
     names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
     env = {**dict.fromkeys(names, url), "NO_PROXY": "example.com"}
-    done = alone.run("init", "--local", "-y", **env)
-    assert done.code == 0, done.err
+    alone.ok("init", "--local", "-y", **env)
     alone.call("POST", "/_berg/settings", {"first_boot": 0, "prepared": 1})
     line = 'echo "proxy $http_proxy"; echo 1 >$BERG_RESULTS_DIR/one'
-    done = alone.run(*CPU, "proxied", "--tail", "--install", "none", line, cwd=project, **env)
-    assert done.code == 0 and f"proxy {url}\n" in done.out, done.err + done.out
+    words = [*CPU, "proxied", "--tail", "--install", "none", line]
+    assert f"proxy {url}\n" in alone.ok(*words, cwd=project, **env).out
     assert alone.run("fetch", "proxied", str(project / "out"), **env).code == 0
     assert Proxy.asked == []
     server.shutdown()
@@ -189,8 +177,7 @@ def test_the_embedded_cloud_behind_a_proxy_and_on_a_full_disk(alone: Cloud, proj
     with fill, pytest.raises(OSError):
         while True:
             fill.write(b"\0" * 65536)
-    done = alone.run(*CPU, "crowded", "true", cwd=project)
-    assert done.code == 1 and "disk is full" in done.err, done.err
+    alone.refused(*CPU, "crowded", "true", cwd=project, says="disk is full")
 
 
 def test_a_machine_whose_host_is_maintained_leaves_its_results_and_says_so(
@@ -202,8 +189,7 @@ def test_a_machine_whose_host_is_maintained_leaves_its_results_and_says_so(
     until(lambda: "\nup\n" in cloud.log("hosted"))
     (machine,) = gce.machines(cloud.config, "hosted")
     google.call(cloud.config, "POST", f"{machine.path}/simulateMaintenanceEvent")
-    done = cloud.run("wait", "hosted")
-    assert done.code == 1 and "hosted LOST" in done.err and "maintain its host" in done.err
+    assert "maintain its host" in cloud.refused("wait", "hosted", says="hosted LOST")
     assert cloud.read("berg_results/hosted/late") == b"late\n"
     until(lambda: not gce.machines(cloud.config, "hosted"))
 
