@@ -26,7 +26,7 @@ def test_a_file_outlives_a_stop_a_preemption_and_a_question_without_an_answer(
     shown = reached(cloud, "owned", "STOPPED")
     assert [row["status"] for row in shown["running"]] == ["TERMINATED"]
     for words in (["ssh", "owned", "ls"], ["sync", "owned", "--once"]):
-        cloud.refused(*words, cwd=project, says="Switch it on: berg start owned")
+        cloud.fails(*words, cwd=project, says="Switch it on: berg start owned")
     assert cloud.run("start", "owned").code == 0
     reached(cloud, "owned", "RUNNING")
     cloud.call("POST", "/_berg/instances/owned/preempt", {})

@@ -92,7 +92,7 @@ def test_a_job_that_failed_says_why_and_goes_on_with_new_code(cloud: Cloud, proj
     commit(project, {"sub/train.py": "print('begin')\n{}['lr']\n"})
     words = ["-n", "mended", "--cwd", "sub", "--branch", "main", "--wait", "python3 train.py"]
     says = "mended FAILED with exit code 1: KeyError: 'lr'"
-    said = cloud.refused(*CPU, *words, cwd=project, says=says)
+    said = cloud.fails(*CPU, *words, cwd=project, says=says)
     assert said.rstrip().endswith("Its log: berg log mended")
     assert cloud.shown("mended")["reason"].endswith("KeyError: 'lr'")
     (project / "sub/train.py").write_text(
@@ -459,7 +459,7 @@ def test_kill_ends_what_is_meant_and_says_what_became_of_it(cloud: Cloud) -> Non
     )
     assert listed["k-bare"] == "k-bare has no job that can be read. Delete it: berg kill k-bare"
     assert "the machine of k-waits still waits" in cloud.run("rm", "-y", "k-waits", **mine).err
-    cloud.refused("kill", "--all", "--now", **mine, says="End k-one, k-box, k-bare, k-waits?")
+    cloud.fails("kill", "--all", "--now", **mine, says="End k-one, k-box, k-bare, k-waits?")
     assert (
         "Delete the devbox k-box and what is on its disk?"
         in kill("k-box", "--now", **mine)[0]["error"]
@@ -505,7 +505,7 @@ def test_a_row_that_nobody_has_is_killed_alone(cloud: Cloud) -> None:
     row = json.loads(cloud.read(".berg/rows/krows/2.json"))
     assert (row["reason"], row["results"]) == (f"killed by {owner}", "krows/2")
     assert cloud.state("krows")["state"] == "RUNNING"
-    cloud.refused("kill", "krows/2", BERG_USER="x", says=f"End krows/2? It is {owner}'s, 10")
+    cloud.fails("kill", "krows/2", BERG_USER="x", says=f"End krows/2? It is {owner}'s, 10")
 
 
 def test_rm_takes_all_of_a_job_and_nothing_of_others(cloud: Cloud) -> None:
@@ -595,7 +595,7 @@ def test_a_devbox_is_switched_off_and_on_by_its_machine(cloud: Cloud) -> None:
     ],
 )  # fmt: skip
 def test_wrong_words_have_an_answer(cloud: Cloud, words: list[str], code: int, says: str) -> None:
-    said = cloud.refused(*words, says=says, code=code)
+    said = cloud.fails(*words, says=says, code=code)
     assert said.startswith("Usage: " if code == 2 else "Error: "), said
 
 

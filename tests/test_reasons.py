@@ -101,4 +101,4 @@ def test_the_reason_of_a_failed_installation_is_its_own_error(output: str, says:
 def test_a_limit_that_is_met_while_installing_says_so(cloud: Cloud, project: Path) -> None:
     words = ["-g", "0", "-n", "slow-install", "--max-hours", "0.02", "--install", "sleep 100"]
     says = "(--max-hours) while it was INSTALLING"
-    cloud.refused("run", *words, "--wait", "true", cwd=project, says=says)
+    cloud.fails("run", *words, "--wait", "true", cwd=project, says=says)

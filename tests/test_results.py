@@ -27,7 +27,7 @@ def test_a_folder_of_results_has_one_live_job(cloud: Cloud, project: Path) -> No
     put(cloud, "holds", "RUNNING", ago=100, folder="held/one")
     for folder in ("held/one", "held", "held/one/deep"):
         words = [*CPU, "wants", "-r", folder, "true"]
-        cloud.refused(*words, cwd=project, says="holds, which has not ended")
+        cloud.fails(*words, cwd=project, says="holds, which has not ended")
     done = planned("train --out /root/berg_results/held/one")
     assert done.code == 1 and "berg kill holds" in done.err, done.err
     assert not cloud.read(".berg/jobs/wants_state.json")
@@ -71,9 +71,9 @@ def test_a_place_that_cannot_be_written_is_named(cloud: Cloud, tmp_path: Path) -
     cloud.bucket.write("berg_results/placed/a.txt", b"1", 0)
     (tmp_path / "file").write_text("in the way")
     for place in (tmp_path / "file/in", Path("/proc/none")):
-        cloud.refused("fetch", "placed", str(place), says="Give another folder")
+        cloud.fails("fetch", "placed", str(place), says="Give another folder")
     assert (tmp_path / "file").read_text() == "in the way"
-    cloud.refused("fetch", "placed", str(tmp_path / ("n" * 300)), says="File name too long")
+    cloud.fails("fetch", "placed", str(tmp_path / ("n" * 300)), says="File name too long")
 
 
 def test_a_disk_that_takes_two_names_for_one_loses_no_file_in_silence(
@@ -339,7 +339,7 @@ def test_a_fetch_goes_through_no_link_and_has_times_and_modes(cloud: Cloud, tmp_
 def test_a_fetch_says_what_it_has_not(cloud: Cloud, tmp_path: Path) -> None:
     put(cloud, "nothing", "FAILED")
     for more in ([], [str(tmp_path / "nothing")]):
-        cloud.refused("fetch", "nothing", *more, says="no results yet. Its log: berg log nothing")
+        cloud.fails("fetch", "nothing", *more, says="no results yet. Its log: berg log nothing")
     assert cloud.run("fetch", "nosuch").code == cloud.run("fetch", "no/folder").code == 1
     here = [*cloud.home.glob("berg_results/no*"), *tmp_path.iterdir()]
     assert not here
@@ -353,10 +353,10 @@ def test_a_fetch_says_what_it_has_not(cloud: Cloud, tmp_path: Path) -> None:
     assert done.out.strip() == str(cloud.home / "berg_results/lacks")
     assert (cloud.home / "berg_results/lacks/there").read_text() == "1"
     both = ["--watch", "--view", "2026-01-02T03:04:05Z"]
-    cloud.refused("fetch", "lacks", *both, says="only one of --watch and --view", code=2)
+    cloud.fails("fetch", "lacks", *both, says="only one of --watch and --view", code=2)
 
 
-def test_what_is_edited_here_stays_and_what_the_job_deleted_is_moved_and_in_a_view(
+def test_a_fetch_keeps_what_is_edited_moves_what_is_gone_and_brings_a_view_elsewhere(
     cloud: Cloud, tmp_path: Path
 ) -> None:
     mirror, own = mirrored(cloud, tmp_path / "job", "viewed")
@@ -386,8 +386,8 @@ def test_what_is_edited_here_stays_and_what_the_job_deleted_is_moved_and_in_a_vi
     assert texts(Path(said["folder"])) == {"model": "one", "gone": "x", "link": "x"}
     view = ["fetch", "viewed", "--view"]
     says = "no results from then. See: berg show viewed --views"
-    cloud.refused(*view, "2020-01-01T00:00:00Z", says=says)
-    cloud.refused(*view, "yesterday", says="is not a time")
+    cloud.fails(*view, "2020-01-01T00:00:00Z", says=says)
+    cloud.fails(*view, "yesterday", says="is not a time")
 
 
 def test_the_metrics_of_a_long_file_are_its_last_ones(

@@ -226,7 +226,7 @@ def test_settings_are_shown_and_changed_one_by_one(cloud: Cloud, tmp_path: Path)
     assert cloud.run("config", "get", "user", **own).out == "bea\n"
     shown = cloud.run("config", "show", **own).out
     assert "your name on jobs" in shown and "KEY" in shown
-    cloud.refused("config", "set", "user", " ", **own, says="berg config unset user")
+    cloud.fails("config", "set", "user", " ", **own, says="berg config unset user")
     assert cloud.run("config", "set", "nothing", "x", **own).code == 2
 
 
@@ -304,7 +304,7 @@ def test_wrong_settings_are_refused_and_change_nothing(cloud: Cloud) -> None:
         "network": "nowhere", "service_account": "nobody@berg-local.iam.gserviceaccount.com",
         "project": "no-such-project", "gpus": "many", "default_image": "none/no-such-image",
     }.items():  # fmt: skip
-        cloud.refused("config", "set", key, value, says=value.split(",")[-1].split("/")[-1])
+        cloud.fails("config", "set", key, value, says=value.split(",")[-1].split("/")[-1])
     assert (cloud.home / ".berg/berg.json").read_bytes() == before
 
 
@@ -332,7 +332,7 @@ def test_settings_are_replaced_and_buckets_made_only_with_a_yes(
 ) -> None:
     own = {"BERG_HOME": str(tmp_path)}
     (tmp_path / "berg.json").write_text('{"project": "mine", "bucket": "b"}')
-    cloud.refused("init", "--local", **own, says="would replace")
+    cloud.fails("init", "--local", **own, says="would replace")
     assert json.loads((tmp_path / "berg.json").read_text())["project"] == "mine"
     (tmp_path / "berg.json").unlink()
     google = {"BERG_ENDPOINT": cloud.config.endpoint}
@@ -346,13 +346,13 @@ def test_settings_are_replaced_and_buckets_made_only_with_a_yes(
         "--bucket",
         "made-by-init",
     ]
-    cloud.refused(*words, **own, **google, says="answer with -y")
+    cloud.fails(*words, **own, **google, says="answer with -y")
     assert not (tmp_path / "berg.json").exists()
     assert cloud.run(*words, "-y", **own, **google).code == 0
     saved = json.loads((tmp_path / "berg.json").read_text())
     assert saved["bucket"] == "made-by-init" and saved["service_account"].startswith("berg-worker@")
     cloud.call("DELETE", "/storage/v1/b/made-by-init")
-    cloud.refused("list", **own, says="made-by-init does not exist. Create it: berg init")
+    cloud.fails("list", **own, says="made-by-init does not exist. Create it: berg init")
     cloud.call("POST", "/storage/v1/b?project=berg-local", {"name": "made-by-init"})  # by somebody
     (tmp_path / "berg.json").unlink()
     assert cloud.run(*words, "-y", **own, **google).code == 0
@@ -542,10 +542,10 @@ def test_init_needs_names_and_leaves_the_account_of_who_says_no(
 ) -> None:
     own = {"BERG_HOME": str(tmp_path), "BERG_ENDPOINT": cloud.config.endpoint}
     own["BERG_CREDENTIALS_FILE"] = cloud.config.credentials_file
-    cloud.refused("init", **own, says="Name it: berg init --project PROJECT")
+    cloud.fails("init", **own, says="Name it: berg init --project PROJECT")
     named = ["init", "--project", "berg-local", "--bucket", cloud.config.bucket]
     wrong = [*named, "--region", "mars-west1", "-y"]
-    said = cloud.refused(*wrong, **own, says="no region 'mars-west1'")
+    said = cloud.fails(*wrong, **own, says="no region 'mars-west1'")
     assert "Next: berg config set region REGION" in said
     assert not (tmp_path / "berg.json").exists()
     done = cloud.ok(*named, "-y", **own, BERG_REGION="us-central1")

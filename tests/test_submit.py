@@ -114,14 +114,14 @@ def test_a_sweep_has_as_many_machines_as_it_needs(
 def test_what_cannot_be_is_refused_before_anything_exists(
     cloud: Cloud, project: Path, words: list[str], code: int, says: str
 ) -> None:
-    cloud.refused(*words, "--dry-run", cwd=project, says=says, code=code)
+    cloud.fails(*words, "--dry-run", cwd=project, says=says, code=code)
 
 
 def test_what_is_asked_is_answered_before_anything_is_sent(cloud: Cloud, project: Path) -> None:
     (project / ".env").write_text("TOKEN=1")
     words = [*CPU, "-n", "asked", "true"]
     before = cloud.names()
-    said = cloud.refused(*words, cwd=project, says=".env looks like a secret")
+    said = cloud.fails(*words, cwd=project, says=".env looks like a secret")
     assert "Continue?" in said and cloud.names() == before
     done = cloud.run(*words, "--dry-run", cwd=project)
     assert done.code == 0 and "Created" not in done.err and cloud.names() == before
@@ -238,9 +238,9 @@ def test_a_job_is_resumed_as_it_was(cloud: Cloud, project: Path) -> None:
         (["--disk-gb", "10"], "continues a job with the command and the options that it had"),
         (["--spot"], "goes-on keeps its options when it is resumed"),
     ]:  # fmt: skip
-        cloud.refused(*resume, *words, "--dry-run", cwd=project, says=says)
+        cloud.fails(*resume, *words, "--dry-run", cwd=project, says=says)
     (project / ".env").touch()
-    cloud.refused(*resume, "--new-code", cwd=project, says=".env looks like a secret")
+    cloud.fails(*resume, "--new-code", cwd=project, says=".env looks like a secret")
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_only_what_has_not_succeeded_is_resumed(
 def test_a_row_is_not_resumed_and_does_not_run_again(cloud: Cloud, project: Path) -> None:
     ended(cloud, project, "rowed", cmd="true {x}", rows=[{"x": "1"}])
     for words in (["rerun", "rowed/0"], ["run", "--resume", "rowed/0"]):
-        cloud.refused(*words, "--dry-run", cwd=project, says="rowed/0 is a row")
+        cloud.fails(*words, "--dry-run", cwd=project, says="rowed/0 is a row")
 
 
 def test_a_job_runs_again_with_its_options_but_under_its_own_name(
@@ -288,7 +288,7 @@ def test_a_job_runs_again_with_its_options_but_under_its_own_name(
     assert rows["Results"].endswith("/else/") and "berg_results/else --log" in rows["Command"]
     ended(cloud, project, "odd-one", options={"disk_gb": "many"})
     again = ["rerun", "odd-one", "--dry-run"]
-    cloud.refused(*again, cwd=project, says="record of odd-one has no disk_gb that fits")
+    cloud.fails(*again, cwd=project, says="record of odd-one has no disk_gb that fits")
     cloud.ok(*again, "--disk-gb", "50", cwd=project)
 
 
@@ -301,9 +301,9 @@ def test_a_resume_without_room_leaves_the_job_as_it_was(
     (project / "new").touch()
     no_room()
     for more in ([], ["--new-code"]):
-        cloud.refused("run", "--resume", "no-room", *more, cwd=project, says="out of stock")
+        cloud.fails("run", "--resume", "no-room", *more, cwd=project, says="out of stock")
         assert [cloud.read(path) for path in paths] == before
-    cloud.refused(*CPU, "-n", "roomless", "true", cwd=project, says="none was left behind")
+    cloud.fails(*CPU, "-n", "roomless", "true", cwd=project, says="none was left behind")
     assert not cloud.read(".berg/jobs/roomless_state.json")
 
 
@@ -341,7 +341,7 @@ def test_a_job_that_is_submitted_is_known_at_once_and_has_its_name_alone(
     assert taken.code == 1 and "there is a job 'known' already" in taken.err
     assert "berg rm known" in taken.err
     says = f"there is a machine 'known-1' in {zone} already"
-    cloud.refused(*CPU, "-n", "known-1", "true", cwd=project, says=says)
+    cloud.fails(*CPU, "-n", "known-1", "true", cwd=project, says=says)
     assert cloud.state("known")["id"] == found["id"]
 
 
@@ -367,7 +367,7 @@ def test_of_two_submits_at_one_moment_one_has_the_name(
 def test_an_installation_that_fails_ends_the_job_with_its_code(cloud: Cloud, project: Path) -> None:
     own = 'echo "has $A in $PWD"; (exit 7) | cat'
     words = [*CPU, "-n", "no-install", "--env", "A=1", "--install", own, "--wait", "echo ran"]
-    cloud.refused(*words, cwd=project, says="the installation failed (exit code 7)", code=7)
+    cloud.fails(*words, cwd=project, says="the installation failed (exit code 7)", code=7)
     log = cloud.log("no-install")
     assert "\nhas 1 in /root/code/proj\n" in log and "\nran\n" not in log
     until(lambda: not gce.machines(cloud.config, "no-install"))

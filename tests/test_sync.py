@@ -61,7 +61,7 @@ def test_what_changes_is_sent_and_what_was_made_there_stays(
     assert tunnel.wait(10) == 130
     other = project.parent / "other"
     commit(other, {"x": ""})
-    cloud.refused("sync", box, "--once", cwd=other, says="proj")
+    cloud.fails("sync", box, "--once", cwd=other, says="proj")
 
 
 def test_another_laptop_is_let_in_and_sends_whatever_files(
@@ -138,7 +138,7 @@ def test_the_rsync_of_macos_is_named(cloud: Cloud, project: Path, tmp_path: Path
     (tmp_path / "rsync").write_text("#!/bin/sh\necho openrsync: protocol version 29\n")
     (tmp_path / "rsync").chmod(0o755)
     path = f"{tmp_path}:{os.environ['PATH']}"
-    cloud.refused("sync", "any", "--once", cwd=project, PATH=path, says="brew install rsync")
+    cloud.fails("sync", "any", "--once", cwd=project, PATH=path, says="brew install rsync")
 
 
 def test_what_is_sent_is_what_git_would_take(tmp_path: Path) -> None:

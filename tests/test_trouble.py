@@ -31,7 +31,7 @@ def test_a_devbox_whose_zone_is_full_says_so_and_keeps_its_disk(
     cloud.ok("devbox", "-g", "0", "-n", "full-zone", cwd=project)
     cloud.ok("stop", "--now", "full-zone")
     no_room()
-    said = cloud.refused("start", "full-zone", says="its disk is there")
+    said = cloud.fails("start", "full-zone", says="its disk is there")
     assert "berg image create full-zone" in said
 
 
@@ -40,7 +40,7 @@ def test_the_bucket_is_asked_again_when_it_is_busy(cloud: Cloud, faults: Any) ->
         faults("storage.objects.list", **what, times=2)
         assert cloud.run("list", "-a").code == 0
     faults("compute.instances.aggregatedList", status=403, reason="forbidden")
-    cloud.refused("list", "-a", says="Google refused")
+    cloud.fails("list", "-a", says="Google refused")
 
 
 def test_credentials_that_do_not_work_are_named(cloud: Cloud, tmp_path: Path) -> None:
@@ -62,9 +62,9 @@ def test_credentials_that_do_not_work_are_named(cloud: Cloud, tmp_path: Path) ->
     time.sleep(1.5)  # rights count after a second here
     cloud.ok("list", "-a", "--json", **own)
     cloud.call("DELETE", f"/iam/v1/{made['name']}")
-    cloud.refused("list", **own, says=f"Renew {file}")
+    cloud.fails("list", **own, says=f"Renew {file}")
     file.unlink()
-    assert str(file) in cloud.refused("list", **own, says="no Google credentials")
+    assert str(file) in cloud.fails("list", **own, says="no Google credentials")
 
 
 NO_QUOTA_PROJECT = [
@@ -123,7 +123,7 @@ def test_an_embedded_cloud_that_is_off_is_named_at_once(cloud: Cloud, project: P
     with socket.create_server(("127.0.0.1", 0)) as server:
         endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
     for words in (["list"], ["doctor"], ["run", "-g", "0", "true"]):
-        cloud.refused(*words, cwd=project, BERG_ENDPOINT=endpoint, says="it: berg local start")
+        cloud.fails(*words, cwd=project, BERG_ENDPOINT=endpoint, says="it: berg local start")
 
 
 class Proxy(http.server.BaseHTTPRequestHandler):
@@ -177,7 +177,7 @@ def test_the_embedded_cloud_behind_a_proxy_and_on_a_full_disk(alone: Cloud, proj
     with fill, pytest.raises(OSError):
         while True:
             fill.write(b"\0" * 65536)
-    alone.refused(*CPU, "crowded", "true", cwd=project, says="disk is full")
+    alone.fails(*CPU, "crowded", "true", cwd=project, says="disk is full")
 
 
 def test_a_machine_whose_host_is_maintained_leaves_its_results_and_says_so(
@@ -189,7 +189,7 @@ def test_a_machine_whose_host_is_maintained_leaves_its_results_and_says_so(
     until(lambda: "\nup\n" in cloud.log("hosted"))
     (machine,) = gce.machines(cloud.config, "hosted")
     google.call(cloud.config, "POST", f"{machine.path}/simulateMaintenanceEvent")
-    assert "maintain its host" in cloud.refused("wait", "hosted", says="hosted LOST")
+    assert "maintain its host" in cloud.fails("wait", "hosted", says="hosted LOST")
     assert cloud.read("berg_results/hosted/late") == b"late\n"
     until(lambda: not gce.machines(cloud.config, "hosted"))
 
