@@ -231,6 +231,15 @@ def test_the_bucket_has_what_machines_need_and_what_was_replaced_is_sent_again(
         assert hashlib.sha256(cloud.read(told[key])).hexdigest() == told[f"{key}-sha256"]
 
 
+def test_commits_on_no_branch_are_saved(project: Path, tmp_path: Path) -> None:
+    sent, target = git(project, "rev-parse", "HEAD"), tmp_path / "bundle"
+    assert code.save_commits(project, sent, target) == "" and not target.exists()
+    git(project, "checkout", "-q", "--detach")
+    git(project, "commit", "-q", "--allow-empty", "-m", "by the job")
+    assert code.save_commits(project, sent, target) == "1 new commits"
+    assert git(project, "bundle", "list-heads", str(target)).endswith(" HEAD")
+
+
 def test_a_record_lists_a_hundred_changes(project: Path) -> None:
     for number in range(101):
         (project / f"new{number:03}").touch()
