@@ -319,6 +319,10 @@ def test_code_that_cannot_be_taken_is_refused(cloud: Cloud, project: Path, tmp_p
         assert not cloud.read(".berg/jobs/untaken_state.json")
 
     blob = git(project, "rev-parse", "HEAD:train.py")
+    place = project / ".git/objects" / blob[:2] / blob[2:]
+    lost = place.rename(tmp_path / "lost")
+    refused("git fsck", "git fetch")
+    lost.rename(place)
     stages = "".join(f"100644 {blob} {stage}\ttrain.py\n" for stage in (1, 2, 3))
     words = ["git", "update-index", "--index-info"]
     subprocess.run(words, cwd=project, input=stages, text=True, check=True)
@@ -328,8 +332,6 @@ def test_code_that_cannot_be_taken_is_refused(cloud: Cloud, project: Path, tmp_p
     git(project / "inner", "init", "-q")
     refused("git add", "inner")
     shutil.rmtree(project / "inner")
-    (project / ".git/objects" / blob[:2] / blob[2:]).unlink()
-    refused("git fsck", "git fetch")
     (tmp_path / "bin").mkdir()
     words = [*BERG, "run", "true"]  # others have it imported
     env = {**cloud.env, "PATH": str(tmp_path / "bin")}
