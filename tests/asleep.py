@@ -20,13 +20,14 @@ HOPS = {"connection", "keep-alive", "transfer-encoding", "proxy-connection", "co
 
 
 class Sleeper(ThreadingHTTPServer):
-    """The HTTP proxy of one command, which holds the request of this number, or the first one that a
-    regular expression finds (method, path, query, what its body begins with), and all after it.
+    """The HTTP proxy of one command, which holds the first request that a regular expression finds (method,
+    path, query, what its body begins with), and all after it.
     """
 
     daemon_threads = True
+    process: subprocess.Popen[str]
 
-    def __init__(self, at: int | str | None):
+    def __init__(self, at: str):
         super().__init__(("127.0.0.1", 0), Forward)
         self.at, self.requests, self.open, self.lock = at, list[str](), 0, threading.Lock()
         self.is_held, self.may_go = threading.Event(), threading.Event()
@@ -36,35 +37,13 @@ class Sleeper(ThreadingHTTPServer):
         with self.lock:
             self.requests.append(request)
             self.open += 1
-            number = len(self.requests)
-            is_it = self.at == number or (
-                isinstance(self.at, str) and re.search(self.at, request, re.S)
-            )
-            if is_it and not self.may_go.is_set():
+            if re.search(self.at, request, re.S):
                 self.is_held.set()
-            is_held = self.is_held.is_set()
-        if is_held:
+        if self.is_held.is_set():
             self.may_go.wait()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         pass  # the command was ended
-
-    def start(self, cloud: Cloud, *words: str, cwd: Path | None = None, **env: str) -> "Sleeper":
-        """Begin a command, and return when it is stopped there, or has ended without such a request."""
-        proxy = f"http://127.0.0.1:{self.server_port}"
-        own = {"HTTP_PROXY": proxy, "http_proxy": proxy, "NO_PROXY": "", "no_proxy": ""}
-        # Berg reaches this computer without a proxy.
-        program = "from berg import config; config.bypass_proxy = lambda: None; "
-        program += "from berg.cli import main; main()"
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", program, *words], cwd=cwd or cloud.home,
-            env={**cloud.env, **env, **own}, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        while not self.is_held.wait(0.05) and self.process.poll() is None:
-            pass
-        self.process.send_signal(signal.SIGSTOP)
-        return self
 
     def wake(self, seconds: float = 120) -> Done:
         """Let it go on to its end, with the answers that have come meanwhile."""
@@ -116,12 +95,23 @@ class Forward(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def asleep(
-    cloud: Cloud, at: int | str | None, *words: str, cwd: Path | None = None, **env: str
-) -> Iterator[Sleeper]:
-    """A command that is held before a request, and goes on at the end at the latest."""
-    sleeper = Sleeper(at).start(cloud, *words, cwd=cwd, **env)
+def asleep(cloud: Cloud, at: str, *words: str, cwd: Path | None = None) -> Iterator[Sleeper]:
+    """A command that is held before such a request, and goes on at the end at the latest."""
+    sleeper = Sleeper(at)
+    proxy = f"http://127.0.0.1:{sleeper.server_port}"
+    own = {"HTTP_PROXY": proxy, "http_proxy": proxy, "NO_PROXY": "", "no_proxy": ""}
+    # Berg reaches this computer without a proxy.
+    program = "from berg import config; config.bypass_proxy = lambda: None; "
+    program += "from berg.cli import main; main()"
+    sleeper.process = subprocess.Popen(
+        [sys.executable, "-c", program, *words], cwd=cwd or cloud.home,
+        env={**cloud.env, **own}, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
     try:
+        while not sleeper.is_held.wait(0.05):
+            assert sleeper.process.poll() is None, sleeper.requests
+        sleeper.process.send_signal(signal.SIGSTOP)
         yield sleeper
     finally:
         sleeper.may_go.set()

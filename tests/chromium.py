@@ -3,7 +3,6 @@
 https://chromedevtools.github.io/devtools-protocol/
 """
 
-import base64
 import json
 import os
 import shutil
@@ -27,33 +26,14 @@ class Browser:
         to_read, self.to = os.pipe()
         self.of, to_write = os.pipe()
         command = [
-            PROGRAM,
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--remote-debugging-pipe",
-            *more,
-        ]
-        command += [
-            f"--user-data-dir={folder}/profile",
-            "--no-first-run",
-            "--no-proxy-server",
-            "--disable-sync",
-        ]
-        command += [
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-default-apps",
-        ]
-        command += [
-            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-            "--disable-dev-shm-usage",
-        ]
-        command += [
-            "--dns-prefetch-disable",
+            PROGRAM, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", *more,
+            f"--user-data-dir={folder}/profile", "--no-first-run", "--no-proxy-server",
+            "--disable-sync", "--disable-background-networking", "--disable-component-update",
+            "--disable-default-apps", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+            "--disable-dev-shm-usage", "--dns-prefetch-disable",
             "--disable-features=MediaRouter,OptimizationHints,Translate,AsyncDns",
-        ]
-        command += ["--window-size=1200,900", "about:blank"]
+            "--window-size=1200,900", "about:blank",
+        ]  # fmt: skip
 
         def place() -> None:  # where Chromium looks for the pipe
             ours = os.dup(to_read), os.dup(to_write)
@@ -145,9 +125,6 @@ class Browser:
             if meanwhile and what == "mousePressed":
                 self.eval(meanwhile)
 
-    def hover(self, selector: str) -> None:
-        self.call("Input.dispatchMouseEvent", type="mouseMoved", **self.middle(selector))
-
     def middle(self, selector: str) -> dict[str, float]:
         find = f"document.querySelector({json.dumps(selector)})"
         self.wait(find)
@@ -155,12 +132,6 @@ class Browser:
         return self.eval(
             f"(b => ({{x: b.x + b.width / 2, y: b.y + b.height / 2}}))({find}.getBoundingClientRect())"
         )
-
-    def key(self, key: str) -> None:
-        self.call(
-            "Input.dispatchKeyEvent", type="keyDown", key=key, text=key if len(key) == 1 else ""
-        )
-        self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
 
     def size(self, width: int, height: int) -> None:
         self.call(
@@ -170,9 +141,6 @@ class Browser:
             deviceScaleFactor=1,
             mobile=False,
         )
-
-    def screenshot(self) -> bytes:
-        return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
 
     @property
     def errors(self) -> list[str]:

@@ -64,6 +64,20 @@ class Cloud:
         assert "Traceback" not in done.err, done.err
         return done
 
+    def ok(self, *words: str, cwd: Path | None = None, **env: str) -> Done:
+        """Run berg, which does what it is asked."""
+        done = self.run(*words, cwd=cwd, **env)
+        assert done.code == 0, (words, done.err)
+        return done
+
+    def fails(
+        self, *words: str, says: str, code: int = 1, cwd: Path | None = None, **env: str
+    ) -> str:
+        """Run berg, which fails and says why; return all that it said."""
+        done = self.run(*words, cwd=cwd, **env)
+        assert done.code == code and says in done.err, (words, done.err)
+        return done.err
+
     def call(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         """Ask the embedded cloud itself."""
         return google.call(self.config, method, self.config.endpoint + path, body, requestId=None)
@@ -152,13 +166,17 @@ def faults(cloud: Cloud) -> Iterator[Any]:
 
 
 @pytest.fixture
+def no_room(cloud: Cloud) -> Iterator[Any]:
+    """Let Google have no room, in a zone or anywhere, until the test ends."""
+    yield lambda **where: cloud.call("POST", "/_berg/stockout", where)
+    cloud.call("POST", "/_berg/stockout", {"on": False})
+
+
+@pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A git repository with a program."""
-    folder = tmp_path / "proj"
-    folder.mkdir()
-    (folder / "train.py").write_text("print('hello from train')\n")
-    commit(folder)
-    return folder
+    commit(tmp_path / "proj", {"train.py": "print('hello from train')\n"})
+    return tmp_path / "proj"
 
 
 def git(folder: Path, *words: str) -> str:
@@ -172,7 +190,15 @@ def git(folder: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
-def commit(folder: Path) -> None:
-    """Commit all that is in a folder."""
+def write(folder: Path, files: dict[str, str]) -> None:
+    """Write files, and make their folders."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def commit(folder: Path, files: dict[str, str] | None = None) -> None:
+    """Commit all that is in a folder, after writing these files."""
+    write(folder, files or {})
     for words in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-q", "-m", "files"]):
         git(folder, *words)

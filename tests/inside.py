@@ -15,6 +15,7 @@ from berg.bucket import Bucket
 from berg.command import Command
 from berg.config import Config
 from berg.job import Job, State
+from berg.results import Mirror
 from berg.run import Plan
 from berg.worker import Facts, Run
 
@@ -71,3 +72,11 @@ def run_of(
         if begun:
             worker.BEGAN.write_text(run.title)
     return run
+
+
+def mirrored(cloud: Cloud, folder: Path, job: str, **more: Any) -> tuple[Mirror, Path]:
+    """The results of a job of one machine, and its own folder below this one."""
+    mirror = Mirror(str(folder), cloud.bucket, "berg_results/", job, job, "0", **more)
+    mirror.restore()
+    (folder / job).mkdir(parents=True, exist_ok=True)
+    return mirror, folder / job

@@ -3,7 +3,8 @@ machine restores is judged by the program's own history.
 
     python tests/lives.py COUNT [SEED]      prints a line for each, and how old what came back was
 
-The program and the judge are those of the acceptance suite. A life takes some ten seconds.
+The program and the judge are those of the acceptance suite. A life takes some ten seconds. Then as many of
+ranks.py, with several machines.
 """
 
 import contextlib
@@ -20,55 +21,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from berg.bucket import Bucket, Changed
+import ranks
+from conftest import Cloud, embedded
+
+from berg.bucket import Changed
 from berg.command import open_for_writing, stop
-from berg.config import Config
 from berg.results import Mirror
-from localcloud import control
 
 sys.path.append(str(Path(__file__).parents[1]))
 
 from accept import judge, writer
 
 CUTS = ["power", "power", "notice", "notice", "worker"]
-
-
-@dataclass
-class Lab:
-    """An embedded cloud with a bucket."""
-
-    folder: Path
-    port: int = 0
-
-    @property
-    def config(self) -> Config:
-        return Config(
-            project="berg-local",
-            bucket="lives",
-            endpoint=f"http://127.0.0.1:{self.port}",
-            credentials_file=str(self.folder / "credentials.json"),
-        )
-
-    def __enter__(self) -> "Lab":
-        self.port = control.start(self.folder)
-        client = Bucket(self.config).client.client
-        if not client.lookup_bucket("lives"):
-            client.create_bucket("lives")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        control.reset(self.folder)
-
-    def mirror(self, folder: Path, job: str, **given: Any) -> Mirror:
-        return Mirror(
-            str(folder),
-            Bucket(self.config),
-            "berg_results/",
-            own=job,
-            job=job,
-            notes=f"{folder}.notes",
-            **{"disk": "0", **given},
-        )
 
 
 @dataclass
@@ -81,19 +45,16 @@ class Life:
     text: str
 
 
-def start_mirror(
-    lab: Lab, folder: Path, job: str, rank: int, machines: int, start: list[str]
-) -> Any:
-    """`serve` in a process of its own: obstore's threads do not survive a fork."""
-    words = [str(lab.folder), str(lab.port), str(folder), job, str(rank), str(machines), *start]
-    return subprocess.Popen([sys.executable, __file__, "serve", *words])
+def mirrored(cloud: Cloud, folder: Path, job: str, **given: Any) -> Mirror:
+    about = {"own": job, "job": job, "disk": "0", "notes": f"{folder}.notes", **given}
+    return Mirror(str(folder), cloud.bucket, "berg_results/", **about)
 
 
-def serve(place: str, port: str, where: str, job: str, rank: str, count: str, *start: str) -> None:
+def serve(home: str, where: str, job: str, *start: str) -> None:
     """Start a program and mirror its folder until SIGTERM: then end the program and save the last
-    results, as a worker does. A file program-RANK beside the folder has its pid.
+    results, as a worker does. A file `program` beside the folder has its pid.
     """
-    lab, folder, machines = Lab(Path(place), int(port)), Path(where), int(count)
+    cloud, folder = Cloud(Path(home)), Path(where)
     is_over: list[int] = []
     signal.signal(signal.SIGTERM, lambda *_: is_over.append(1))
     pid = 0
@@ -107,89 +68,63 @@ def serve(place: str, port: str, where: str, job: str, rank: str, count: str, *s
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
 
-    mirror = lab.mirror(folder, job, disk=rank, machines=machines, stopped=stopped)
+    mirror = mirrored(cloud, folder, job, stopped=stopped)
     mirror.restore()
     (folder / job).mkdir(parents=True, exist_ok=True)
-    (folder.parent / f"restored-{rank}").touch()
-    while len([*folder.parent.glob("restored-*")]) < machines:  # as machines meet
-        time.sleep(0.02)
-    own = {"BERG_RESULTS_DIR": str(folder / job), "BERG_NODE_RANK": rank}
+    own = {"BERG_RESULTS_DIR": str(folder / job), "BERG_NODE_RANK": "0"}
     env = {**os.environ, **own, "BERG_JOB": job, "BERG_ATTEMPT": "1"}
     pid = subprocess.Popen(start, env=env).pid
-    (folder.parent / f"pid-{rank}").write_text(str(pid))
-    (folder.parent / f"pid-{rank}").replace(folder.parent / f"program-{rank}")
+    (folder.parent / "pid").write_text(str(pid))
+    (folder.parent / "pid").replace(folder.parent / "program")
     while not is_over:
-        number = 0
-        if machines > 1:
-            number = int(time.time() / 2) + 1
-            time.sleep(max(0, number * 2 - time.time() + 0.02 * int(rank)))
-        mirror.sync(number)
-        end = time.monotonic() + (0 if machines > 1 else 1 if mirror.waiting_since else 3)
+        mirror.sync()
+        end = time.monotonic() + (1 if mirror.waiting_since else 3)
         while time.monotonic() < end and not is_over:
             time.sleep(0.05)
     stop([pid])
     mirror.cut |= dict.fromkeys(open_for_writing([pid]), time.time())
     os.kill(pid, signal.SIGKILL)
     time.sleep(0.1)
-    left = mirror.finish(60, int(time.time() / 2) + 1 if machines > 1 else 0)
-    print("left", left, flush=True)
+    print("left", mirror.finish(60), flush=True)
 
 
-def live(lab: Lab, seed: int, cut: str = "", machines: int = 1) -> Life:
-    """Let programs write for some seconds, end them, restore, and judge."""
+def live(cloud: Cloud, seed: int) -> Life:
+    """Let a program write for some seconds, end it, restore, and judge."""
     dice = random.Random(seed)
-    cut = cut or dice.choice(CUTS)
+    cut = dice.choice(CUTS)
     job = f"life-{seed}-{os.getpid() % 1000}"
     rate, pace = dice.choice([1, 5, 20, 50]), dice.choice([0, 2, 4])
     heard = judge.Collector({"seconds": 1000, "code": 0, "pace": pace})
     history = heard.histories[job, 1]
     with tempfile.TemporaryDirectory(prefix="life-") as scratch:
         start = [sys.executable, writer.__file__, str(heard.port), str(seed), str(rate)]
-        mirrors = [
-            start_mirror(lab, Path(scratch, str(rank)), job, rank, machines, start)
-            for rank in range(machines)
-        ]
-        pids = [Path(scratch, f"program-{rank}") for rank in range(machines)]
-        while not all(file.exists() for file in pids):
+        words = [str(cloud.home), f"{scratch}/0", job, *start]
+        # In a process of its own: obstore's threads do not survive a fork.
+        mirror = subprocess.Popen([sys.executable, __file__, "serve", *words])
+        pid = Path(scratch, "program")
+        while not (pid.exists() and history.found):
             time.sleep(0.05)
-        programs = [int(file.read_text()) for file in pids]
-        while len(history.found) < machines:
-            time.sleep(0.05)
-        ages, torn = peek(lab, Path(scratch), job, machines, heard, dice.uniform(6, 16))
+        program = int(pid.read_text())
+        ages, torn = peek(cloud, Path(scratch), job, heard, dice.uniform(6, 16))
         at = time.time()
-        if cut == "power":
-            victim = dice.randrange(machines)
-            mirrors[victim].kill()
-            os.kill(programs[victim], signal.SIGKILL)
-            for rank in {*range(machines)} - {victim}:  # the others see it after a while
-                time.sleep(2)
-                mirrors[rank].terminate()
-        elif cut == "notice":
-            for child in mirrors:
-                child.terminate()
-        else:  # the worker dies; another one saves what its disk has
-            mirrors[0].kill()
-            stop([programs[0]])
-            cut_off = dict.fromkeys(open_for_writing([programs[0]]), time.time())
-            os.kill(programs[0], signal.SIGKILL)
-            for child in mirrors[1:]:
-                child.terminate()
-        for child in mirrors:
-            child.wait()
-        for program in programs:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(program, signal.SIGKILL)
-        if cut == "worker":
-            again = lab.mirror(Path(scratch, "0"), job, machines=machines)
+        if cut == "notice":
+            mirror.terminate()
+        else:
+            mirror.kill()
+            stop([program])
+            cut_off = dict.fromkeys(open_for_writing([program]), time.time())
+            os.kill(program, signal.SIGKILL)
+        mirror.wait()
+        if cut == "worker":  # another one saves what the disk has
+            again = mirrored(cloud, Path(scratch, "0"), job)
             again.take_over()
             again.cut = cut_off
-            left = again.finish(60, int(time.time() / 2) + 1 if machines > 1 else 0)
-            print("again left", left, again.trouble, flush=True)
+            print("again left", again.finish(60), again.trouble, flush=True)
         settled = -1
         while settled != (settled := len(history.changes)):
             time.sleep(0.3)
         folder = Path(scratch, "next")
-        lab.mirror(folder, job, attempt=2, machines=machines).restore()
+        mirrored(cloud, folder, job, attempt=2).restore()
         found = writer.listing(str(folder / job))
         heard.close()
         said = judge.judge(history, found, {})
@@ -198,7 +133,7 @@ def live(lab: Lab, seed: int, cut: str = "", machines: int = 1) -> Life:
         wrong = torn or said.wrong
         if cut != "power" and not said.is_last and not wrong:
             wrong = f"rolled back {age:.1f} s: {said.late}"
-        about = f"seed {seed} {cut}, {machines} machines, {rate} a second, pace {pace}"
+        about = f"seed {seed} {cut}, {rate} a second, pace {pace}"
         return Life(
             wrong,
             age,
@@ -208,9 +143,9 @@ def live(lab: Lab, seed: int, cut: str = "", machines: int = 1) -> Life:
 
 
 def peek(
-    lab: Lab, scratch: Path, job: str, machines: int, heard: judge.Collector, seconds: float
+    cloud: Cloud, scratch: Path, job: str, heard: judge.Collector, seconds: float
 ) -> tuple[list[float], str]:
-    """Restore again and again while the programs live; how old each was, and what was wrong."""
+    """Restore again and again while the program lives; how old each was, and what was wrong."""
     ages: list[float] = []
     end, number = time.monotonic() + seconds, 0
     while time.monotonic() < end:
@@ -218,7 +153,7 @@ def peek(
         folder, at = scratch / f"peek-{number}", time.time()
         number += 1
         try:
-            lab.mirror(folder, job, attempt=2, machines=machines).restore()
+            mirrored(cloud, folder, job, attempt=2).restore()
         except Changed:  # a copy was deleted meanwhile, of a moment that is past
             continue
         found = writer.listing(str(folder / job)) if (folder / job).exists() else {}
@@ -237,16 +172,20 @@ def main() -> None:
     if sys.argv[1] == "serve":
         return serve(*sys.argv[2:])
     count, first = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1
-    machines = int(os.environ.get("MACHINES", "1"))
-    with tempfile.TemporaryDirectory(prefix="lab-") as scratch, Lab(Path(scratch, "cloud")) as lab:
+    with embedded() as cloud:
         lives = []
         for seed in range(first, first + count):
-            lives.append(life := live(lab, seed, os.environ.get("CUT", ""), machines))
+            lives.append(life := live(cloud, seed))
             print(("WRONG " if life.wrong else "ok    ") + life.text, flush=True)
         ages = [age for life in lives for age in [life.age, *life.ages]]
         wrong = sum(bool(life.wrong) for life in lives)
         print(f"{count} lives, {len(ages)} restores, {wrong} wrong")
         print(f"median {statistics.median(ages):.1f} s, worst {max(ages):.1f} s old")
+        for seed in range(first, first + count):
+            with tempfile.TemporaryDirectory() as base:
+                said = ranks.life(cloud, seed, Path(base))
+            wrong += bool(said)
+            print(f"seed {seed} on several machines: {said or 'right'}", flush=True)
         sys.exit(bool(wrong))
 
 

@@ -1,4 +1,4 @@
-"""Random machines of one job write files with the same paths: python ranks.py COUNT SEED
+"""Random machines of one job write files with the same paths; lives.py runs many of them.
 
 They change, delete and append, lose their power or their workers, and end, each at any time. After each
 attempt `berg fetch` must bring what each machine wrote, under the path or under the machine's own name
@@ -7,12 +7,9 @@ for it, and a restore must give each machine its own files again.
 
 import os
 import random
-import sys
-import tempfile
-import time
 from pathlib import Path
 
-from conftest import Cloud, embedded
+from conftest import Cloud
 
 from berg import results
 from berg.fetch import Fetch
@@ -150,19 +147,3 @@ def life(cloud: Cloud, seed: int, base: Path) -> str:
                         f"{name} of rank {rank}, {text!r}, is not in {found}, without {done.left}"
                     )
     return ""
-
-
-def main(count: int, seed: int) -> int:
-    wrong = 0
-    with embedded() as cloud:
-        for number in range(seed, seed + count):
-            with tempfile.TemporaryDirectory() as base:
-                said = life(cloud, number, Path(base))
-            wrong += bool(said)
-            print(f"seed {number}: {said or 'right'}", flush=True)
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    given = [*map(int, sys.argv[1:3])]
-    sys.exit(main(*(given + [6, int(time.time())][len(given) :])))

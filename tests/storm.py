@@ -290,7 +290,8 @@ def compare(this: Round, state: State, count: int) -> int:
     found: dict[tuple[str, str], tuple[str, float]] = {}
     for row, name, sha256, at in WHOLE.findall(this.cloud.log(this.name)):
         found[row, name] = sha256, float(at)
-    missing = {path for each in states(this, state) for path in each.missing}
+    rows = records.row_states(this.cloud.bucket, this.name).values()
+    missing = {path for each in [state, *(row for row, _ in rows)] for path in each.missing}
     for (row, name), (sha256, at) in found.items():
         file = target / row / name if "sweep" in this.kind else target / name
         has = hashlib.sha256(file.read_bytes()).hexdigest() if file.exists() else "nothing"
@@ -303,11 +304,6 @@ def compare(this: Round, state: State, count: int) -> int:
             f"SUCCEEDED with {len(regular)} files of {count * many}"
         )
     return len(found)
-
-
-def states(this: Round, state: State) -> list[State]:
-    rows = records.row_states(this.cloud.bucket, this.name)
-    return [state, *(row for row, _ in rows.values())]
 
 
 def everything(cloud: Cloud) -> dict[str, set[str]]:

@@ -5,7 +5,6 @@ touches nothing of another's, leaves nothing, and says so.
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +35,7 @@ def replace(cloud: Cloud, project: Path, name: str, *words: str) -> None:
     cloud.run("kill", "-y", name)
     removal = [sys.executable, "-c", LATE, "rm", "-y", name]
     subprocess.run(removal, env=cloud.env, cwd=cloud.home, capture_output=True)
-    done = cloud.run(*words, "-n", name, *[OTHER] * (words[0] == "run"), cwd=project)
-    assert done.code == 0, done.err
+    cloud.ok(*words, "-n", name, *[OTHER] * (words[0] == "run"), cwd=project)
 
 
 def check_other(cloud: Cloud, name: str) -> None:
@@ -47,10 +45,7 @@ def check_other(cloud: Cloud, name: str) -> None:
     assert f"berg_results/{name}/other" in cloud.names(f"berg_results/{name}/")
     assert not [file for file in cloud.names(f"berg_results/{name}/") if file.endswith("/mine")]
     assert json.loads(cloud.read(f".berg/jobs/{name}_metadata.json"))["id"] == state["id"]
-    end = time.monotonic() + 60
-    while machines(cloud, name):
-        assert time.monotonic() < end, "a machine is left"
-        time.sleep(0.2)
+    until(lambda: not machines(cloud, name), 60)
 
 
 RECORD = "POST /upload/.*{}_metadata"
@@ -67,7 +62,6 @@ def test_a_submit_starts_and_takes_back_nothing_of_another_job(
         cloud.call("POST", "/_berg/faults", fault)
     words = [*CPU, "-n", name, 'touch "$BERG_RESULTS_DIR/mine"']
     with asleep(cloud, at.format(name), *words, cwd=project) as laptop:
-        assert laptop.is_held.is_set(), laptop.requests
         replace(cloud, project, name, *CPU)
         done = laptop.wake()
     assert done.code == 1 and "Error: " in done.err, done.err
@@ -78,7 +72,6 @@ def test_a_submit_starts_and_takes_back_nothing_of_another_job(
 def test_rm_deletes_nothing_of_another_job(cloud: Cloud, project: Path) -> None:
     assert cloud.run(*CPU, "-n", "removed", "--wait", "true", cwd=project).code == 0
     with asleep(cloud, "DELETE .*removed", "rm", "-y", "removed") as laptop:
-        assert laptop.is_held.is_set(), laptop.requests
         replace(cloud, project, "removed", *CPU)
         check_other(cloud, "removed")
         done = laptop.wake()
@@ -95,14 +88,11 @@ def test_kill_ends_no_other_job(cloud: Cloud, project: Path, at: str, is_guest: 
     if is_guest:
         run = ["run", "--share", "--on", "killers-host"]
         if not machines(cloud, "killers-host"):
-            done = cloud.run("devbox", "-g", "0", "-n", "killers-host", cwd=project)
-            assert done.code == 0, done.err
+            cloud.ok("devbox", "-g", "0", "-n", "killers-host", cwd=project)
         reached(cloud, "killers-host", "RUNNING")
-    done = cloud.run(*run, "-n", name, "sleep 100", cwd=project)
-    assert done.code == 0, done.err
+    cloud.ok(*run, "-n", name, "sleep 100", cwd=project)
     reached(cloud, name, "RUNNING")
     with asleep(cloud, at, "kill", "-y", name) as laptop:
-        assert laptop.is_held.is_set(), laptop.requests
         replace(cloud, project, name, *run)
         done = laptop.wake()
     assert f"{name} is another job now, which was not touched" in done.err, done.err
@@ -121,7 +111,6 @@ def test_a_devbox_that_was_made_meanwhile_is_left_alone(
     else:
         reached(cloud, box, "RUNNING")
     with asleep(cloud, r"POST .*(/setMetadata|/start)\b", verb, "-y", box) as laptop:
-        assert laptop.is_held.is_set(), laptop.requests
         replace(cloud, project, box, "devbox", "-g", "0")
         if verb == "start":
             assert cloud.run("stop", "--now", box).code == 0
@@ -130,4 +119,3 @@ def test_a_devbox_that_was_made_meanwhile_is_left_alone(
     assert machines(cloud, box) == before, done.err
     says = "is another job now" if verb == "kill" else "was deleted meanwhile"
     assert says in done.err, done.err
-    assert cloud.run("kill", "-y", "--now", box).code == 0

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from datetime import datetime
+from pathlib import Path
 
 import google_crc32c
 import pytest
@@ -33,6 +34,7 @@ from berg.features import docker
 from berg.fetch import Fetch, LeftOut
 from berg.job import Job, State
 from berg.jobs import exit_code, fitting, unrecorded
+from berg.logs import readable
 from berg.moments import FINAL, PARTLY, Row, common, union
 from berg.run import run
 
@@ -106,24 +108,10 @@ def test_what_one_machine_deleted_is_gone_unless_another_wrote_it_anew():
 # --- sweeps
 
 
-def test_a_grid_is_every_combination():
-    made = rows.make("train {lr} {bs}", ["lr=0.1,0.2", "bs=1,2,3"], "")
-    assert len(made) == 6 and made[0] == {"lr": "0.1", "bs": "1"}
-
-
-def test_rows_of_a_file_have_its_columns(tmp_path):
-    (tmp_path / "a.csv").write_text('lr,word\n0.1,"a b"\n0.2,c\n')
-    (tmp_path / "a.jsonl").write_text('{"lr": 0.1, "word": "a b"}\n\n{"lr": 0.2, "word": "c"}\n')
-    expected = [{"lr": "0.1", "word": "a b"}, {"lr": "0.2", "word": "c"}]
-    for file in ("a.csv", "a.jsonl"):
-        assert rows.make("{lr} {word}", [], str(tmp_path / file)) == expected
-
-
 @pytest.mark.parametrize(
     ("cmd", "grid", "says"),
     [
         ("train {lr}", ["lr"], "a value is empty"),
-        ("train {lr}", ["lr=1,,2"], "a value is empty"),
         ("train {lr}", ["l r=1"], "NAME=VALUE"),
         ("train {bs}", ["lr=1"], "has no 'bs'"),
         ("train", ["lr=1"], "does not name 'lr'"),
@@ -134,24 +122,6 @@ def test_rows_of_a_file_have_its_columns(tmp_path):
 def test_a_sweep_that_makes_no_sense_is_refused(cmd, grid, says):
     with pytest.raises(BergError, match=says):
         rows.make(cmd, grid, "")
-
-
-def test_a_file_of_no_rows_is_refused(tmp_path):
-    for name, text in {"a.csv": "lr\n", "b.jsonl": "[1]\n", "c.jsonl": "{"}.items():
-        (tmp_path / name).write_text(text)
-        with pytest.raises(BergError, match=name):
-            rows.make("{lr}", [], str(tmp_path / name))
-    with pytest.raises(BergError, match="missing"):
-        rows.make("{lr}", [], "missing.csv")
-
-
-def test_a_row_is_a_job_with_its_values():
-    values = [{"lr": "0.1"}, {"lr": "0.2"}]
-    sweep = Job(name="s", cmd="train {lr}", repo="r", code={}, results="s", machines=2, rows=values)
-    row = rows.row_job(sweep, 1)
-    assert (row.name, row.cmd, row.results, row.machines) == ("s/1", "train 0.2", "s/1", 1)
-    assert rows.number_of(row.name) == 1 and rows.number_of("s") is None
-    assert jobs.state_path(row.name) == ".berg/rows/s/1.json"
 
 
 # --- records
@@ -167,11 +137,12 @@ def state(**values) -> bytes:
     "content",
     [b"", b"[]", b"null", b"{", state(name=7), state(name="../x"), state(results="../../x"),
      state(results="a/.Git/hooks"),  # a fetch would make a repository of ~/berg_results/a
-     state(times={}), state(times={"SUBMITTED": "x"}), state(attempt="1"), state(missing=[1])],
-    ids=range(12),  # else a time would be in their names, which two processes must agree on
+     state(times={}), state(times={"SUBMITTED": "x"}), state(attempt="1"), state(missing=[1]),
+     state(synced_until="x"), state(kept_until="x"), state(name="j/x")],
+    ids=range(15),  # else a time would be in their names, which two processes must agree on
 )  # fmt: skip
 def test_a_damaged_record_is_an_error_that_names_it(content):
-    with pytest.raises(BergError, match="state.json"):
+    with pytest.raises(BergError, match="state.json is no record of Berg's"):
         jobs.parse(State, content, "state.json")
 
 
@@ -180,7 +151,7 @@ JOB["code"] = {"head": "", "commit": "", "changed": []}
 
 
 def test_fields_of_a_later_berg_are_left_out():
-    assert jobs.parse(State, state(unheard={"of": 1}), "x").name == "j"
+    assert jobs.parse(State, state(name="j/7", unheard={"of": 1}), "x").name == "j/7"
     job = Job(**JOB)
     job.features = {"Spot": {"spot": True, "unheard": 1}, "Unheard": {}}
     assert [type(each).__name__ for each in features.of(job)] == ["Spot"]
@@ -224,7 +195,6 @@ def test_damaged_lines_of_metrics_are_left_out_and_counted():
     assert found.damaged == 4 and len(found.lines) == 4
     assert found.last == {"step": 4, "loss": 0.25, "word": "a", "lr": True}
     assert found.series()["loss"] == [(1, 0.5, 0), (4, 0.25, 0)]
-    assert metrics.finite({"a": float("nan"), "b": 1}) == {"a": None, "b": 1}
 
 
 # --- what hears a token of Google's
@@ -252,9 +222,15 @@ def test_only_googles_registries_hear_its_token(host, hears):
         ("train --logdir /root/berg_results/a --x", "a"),
         ("train", ""),
         ("cat berg_results/$X", ""),
+        ("train >/root/berg_results/a/log.txt", "a/log.txt"),
+        ("train --to 'berg_results/a/$SEED'", "a"),
+        ("train --to berg_results/a-$SEED", ""),
+        ("train --to=berg_results/a/ && x", "a"),
+        ('train --to "/root/berg_results/a.b";', "a.b"),
+        ("train --to berg_results/a:b", ""),
     ],
 )
-def test_the_results_folder_is_what_the_command_names(cmd, folder):
+def test_the_results_folder_is_what_the_command_names_up_to_a_variable(cmd, folder):
     assert jobs.results_of(cmd) == folder
 
 
@@ -335,21 +311,6 @@ def test_a_results_folder_is_below_the_others(folder, is_at):
         jobs.check_results(folder)
 
 
-@pytest.mark.parametrize(
-    ("cmd", "folder"),
-    [
-        ("train >/root/berg_results/a/log.txt", "a/log.txt"),
-        ("train --to 'berg_results/a/$SEED'", "a"),
-        ("train --to berg_results/a-$SEED", ""),
-        ("train --to=berg_results/a/ && x", "a"),
-        ('train --to "/root/berg_results/a.b";', "a.b"),
-        ("train --to berg_results/a:b", ""),
-    ],
-)
-def test_a_folder_is_named_up_to_a_variable(cmd, folder):
-    assert jobs.results_of(cmd) == folder
-
-
 def test_a_list_of_jobs_gets_the_beginning_of_a_long_reason():
     made = State("j", reason="x" * 1000, missing={"/tmp": "much"}, note="n")
     about = json.loads(made.about()["state"])
@@ -366,13 +327,6 @@ def test_a_machine_waits_until_it_was_kept():
     assert made.machine_names == ["j-0", "j-1", "j-2"]
     made.machines = 1
     assert made.machine_names == ["j"] and not made.is_devbox
-
-
-@pytest.mark.parametrize("wrong", [{"synced_until": "x"}, {"kept_until": "x"}, {"name": "j/x"}])
-def test_a_state_of_damaged_times_or_name_is_an_error(wrong):
-    with pytest.raises(BergError, match="is no record of Berg's"):
-        jobs.parse(State, state(**wrong), "s")
-    assert jobs.parse(State, state(name="j/7"), "s").name == "j/7"
 
 
 def test_the_exit_code_is_the_commands_or_says_that_there_was_none():
@@ -395,6 +349,15 @@ def test_a_narrow_terminal_lacks_the_columns_that_matter_least(width, lost):
 
 
 # --- what is printed
+
+
+def test_a_log_keeps_colors_on_request_and_steers_nothing() -> None:
+    line = "a\x1b[31mred\x1b[0m\x1b]0;title\x07 \x1b[2J\x1b[5Aup \x9b31m\u202e\u200b\U000e0041\x00b"
+    assert readable(line, has_colors=False) == "ared up b"
+    assert readable(line, has_colors=True) == "a\x1b[31mred\x1b[0m up b\x1b[0m"
+    bar = "10 %\r50 %\r100 %\r"
+    assert readable(bar, True, is_terminal=True) == "100 %"
+    assert readable(bar, False) == "10 %\n50 %\n100 %"
 
 
 @pytest.mark.parametrize(
@@ -758,10 +721,59 @@ def test_values_are_short_and_damage_is_said():
     notes = [metrics.Metrics(damaged=count).note("j") for count in (0, 1, 2)]
     assert notes[0] == "" and notes[1].startswith("1 line of j's") and "2 lines of" in notes[2]
     assert metrics.parse(b"{half\r\n{half").damaged == 1
-    assert metrics.finite({"a": float("-inf"), "b": "nan"}) == {"a": None, "b": "nan"}
+    odd = {"a": float("-inf"), "b": "nan", "c": float("nan"), "d": 1}
+    assert metrics.finite(odd) == {"a": None, "b": "nan", "c": None, "d": 1}
 
 
 # --- more of sweeps
+
+
+@pytest.mark.parametrize(
+    "text, values",
+    [
+        ("x=1,2", ["1", "2"]),
+        ("x=[64,32],[128,16]", ["[64,32]", "[128,16]"]),
+        ('x={"a": 1, "b": [2]}, {}', ['{"a": 1, "b": [2]}', "{}"]),
+        ("x='a,b',c", ["a,b", "c"]),
+        (r'x="say \"hi\"",', None),
+        ("x='',a", ["", "a"]),
+        ("x=", None),
+        ("x=1,2,", None),
+        ("x=1,,2", None),
+        ("x=,1", None),
+        ("x=[64,32", None),
+        ("x=[1]2", None),
+        ("x='a", None),
+        ("x=1,1", None),
+        ("=1,2", None),
+    ],
+)
+def test_a_list_of_values_is_read_or_refused(text: str, values: list[str] | None) -> None:
+    if values is None:
+        with pytest.raises(BergError, match="--grid"):
+            rows.make("train {x}", [text], "")
+    else:
+        assert [row["x"] for row in rows.make("train {x}", [text], "")] == values
+
+
+def test_values_are_words_and_other_braces_are_the_shells() -> None:
+    cmd = "awk '{print $1}' ${x} {{x}} --x={x} {model.lr}"
+    assert rows.placeholders(cmd) == {"x", "model.lr"}
+    filled = rows.fill(cmd, {"x": "a b; rm", "model.lr": "0.1"})
+    assert filled == "awk '{print $1}' ${x} {x} --x='a b; rm' 0.1"
+
+
+def test_tasks_have_a_row_in_each_line(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes('\ufefflr,word\r\n0.1,"a\nb"\r\n'.encode())
+    (tmp_path / "b.jsonl").write_text('{"lr": 1e-5, "word": "x"}\n\n{"lr": true, "word": [1]}\n')
+    read = [rows.make("{lr} {word}", [], str(tmp_path / name)) for name in ("a.csv", "b.jsonl")]
+    assert read[0] == [{"lr": "0.1", "word": "a\nb"}]
+    assert read[1] == [{"lr": "1e-05", "word": "x"}, {"lr": "true", "word": "[1]"}]
+    (tmp_path / "c.jsonl").write_text('{"lr": 1}\n{oops\n')
+    with pytest.raises(BergError, match="line 2"):
+        rows.make("{lr}", [], str(tmp_path / "c.jsonl"))
+    with pytest.raises(BergError, match="rows 0 and 1 would write to one folder"):
+        rows.make("t {x} --out /root/berg_results/same", ["x=1,2"], "")
 
 
 @pytest.mark.parametrize(
@@ -769,8 +781,10 @@ def test_values_are_short_and_damage_is_said():
     [
         ("a.csv", "a,a\n1,2\n", "a column is named twice"),
         ("a.csv", "a,b\n1,2\n3\n", "row 1 has 1 values for 2 columns"),
-        ("a.csv", "", "has no rows"),
-        ("a.jsonl", "\n", "has no rows"),
+        ("a.csv", "", "a.csv has no rows"),
+        ("a.csv", "a\n", "a.csv has no rows"),
+        ("a.jsonl", "\n", "a.jsonl has no rows"),
+        ("a.jsonl", "{", "a.jsonl: line 1"),
         ("a.jsonl", '{"a": 1}\n7\n', "line 2 is no object"),
         ("a.csv", "b,a\n1,2\n", "does not name 'b'"),
         ("a.jsonl", '{"a": 1}\n{"b": 1}\n', "row 1 has no 'a'"),
@@ -791,12 +805,20 @@ def test_a_file_and_a_grid_are_every_combination_up_to_a_limit(tmp_path):
     numbers = ",".join(map(str, range(101)))
     with pytest.raises(BergError, match="10201 rows are more than 10000"):
         rows.make("t {a} {b}", [f"a={numbers}", f"b={numbers}"], "")
+    with pytest.raises(BergError, match="missing.csv: No such file"):
+        rows.make("t {a}", [], str(tmp_path / "missing.csv"))
     with pytest.raises(BergError, match="--grid a is given twice"):
         rows.make("t {a}", ["a=1", "a=2"], "")
-    own = rows.make("t {a} --out /root/berg_results/of-{a}", ["a=1,2"], "")
-    sweep = Job(name="s", cmd="t --out /root/berg_results/of-{a}", repo="r", code={}, results="s")
-    sweep.rows = own
-    assert [rows.row_job(sweep, n).results for n in (0, 1)] == ["of-1", "of-2"]
+
+
+def test_a_row_is_a_job_with_its_values():
+    sweep = Job(**{**JOB, "name": "s", "cmd": "t --out /root/berg_results/of-{a}", "machines": 2})
+    sweep.rows = [{"a": "1"}, {"a": "2"}]
+    row = rows.row_job(sweep, 1)
+    assert (row.name, row.machines, row.results) == ("s/1", 1, "of-2")
+    assert row.cmd == "t --out /root/berg_results/of-2"
+    assert rows.number_of(row.name) == 1 and rows.number_of("s") is None
+    assert jobs.state_path(row.name) == ".berg/rows/s/1.json"
     begun = State("s/1", "RUNNING")
     assert rows.state_of(sweep, {1: (begun, 5)}, 1) is begun
     waiting = rows.state_of(sweep, {1: (begun, 5)}, 0)

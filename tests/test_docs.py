@@ -1,5 +1,8 @@
-"""What pages and messages tell a user to type is there: commands, options, links, make's targets."""
+"""What pages and messages tell a user to type is there: commands, options, links, make's targets; and what is
+written from the code, or says what it says, is current.
+"""
 
+import dataclasses
 import re
 import shlex
 import subprocess
@@ -12,9 +15,13 @@ import pytest
 
 from berg.cli import cli
 from berg.clients.skill import page
+from berg.config import Config
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+DOCS = ROOT / "docs"
+TOOLS = next(place for place in (ROOT / "tools", ROOT.parent / "tools") if place.exists())
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
+FENCE = re.compile(r"^```.*?^```$", re.M | re.S)
 FILLED = re.compile(r"\{[^{}]*\}")  # what a program fills in
 
 
@@ -115,3 +122,35 @@ def test_what_fails_if_a_promise_does_not_hold_is_there(name: str) -> None:
     for each in found:
         pattern = re.escape(each).replace("…", ".*")
         assert any(re.match(pattern, row) for row in rows) or each in tests, each
+
+
+@pytest.mark.parametrize("name", ["commands.md", "llms.txt"])
+def test_generated_pages_are_current(name: str, tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text((DOCS / "README.md").read_text())
+    tool = TOOLS / f"{name.partition('.')[0]}.py"
+    subprocess.run([sys.executable, tool, tmp_path / name], check=True)
+    assert (tmp_path / name).read_text() == (DOCS / name).read_text(), "run: make docs"
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (DOCS / "README.md").read_text()
+    names = {file.name for file in DOCS.glob("*.md")} - {"README.md"}
+    assert not [name for name in names if f"]({name})" not in index]
+
+
+def test_links_to_headings_lead_somewhere() -> None:
+    wrong = []
+    for file in PAGES:
+        for name, anchor in re.findall(r"\]\(([\w./-]*)#([^)\s]+)\)", file.read_text()):
+            text = FENCE.sub("", (file.parent / name if name else file).read_text())
+            headings = [each.lower() for each in re.findall(r"^#+ (.+)$", text, re.M)]
+            if anchor not in [re.sub(r"[^\w\- ]", "", each).replace(" ", "-") for each in headings]:
+                wrong.append(f"{file.name}: {name}#{anchor}")
+    assert not wrong
+
+
+def test_settings_are_described_as_berg_describes_them() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) ?\| (.+) \|$", (DOCS / "setup.md").read_text(), re.M)
+    shown = {key: (default.strip("`"), text) for key, default, text in rows}
+    own = {each.name: (each.default, each.metadata["help"]) for each in dataclasses.fields(Config)}
+    assert shown == own | {"user": ("your login", own["user"][1])}

@@ -190,8 +190,7 @@ def test_optuna_runs_trials_as_jobs(cloud: Cloud, project: Path) -> None:
     for name in ("optuna", "digits"):
         shutil.copytree(EXAMPLES / name, project / name)
     _, install, *_ = borrow(project, "sklearn", "matplotlib", "threadpoolctl")
-    (project / "pyproject.toml").write_text(f'[tool.berg]\ninstall = "{install}"\n')
-    commit(project)
+    commit(project, {"pyproject.toml": f'[tool.berg]\ninstall = "{install}"\n'})
     words = [sys.executable, "tune.py", "--trials", "2", "--parallel", "2", "--epochs", "3"]
     done = subprocess.run(
         words, cwd=project / "optuna", env=cloud.env, capture_output=True, text=True

@@ -323,6 +323,7 @@ def test_other_zones_are_tried_where_they_can_help(
         gce.create(cloud.config, job, {}, ZONES, [].append, make)
     assert asked == [(zone, ["nowhere-0", "nowhere-1"]) for zone in tried]
     assert says in str(caught.value) and "none was left behind" in str(caught.value)
+    assert all(f"  {zone}: " in str(caught.value) for zone in tried)
 
 
 def test_an_account_that_nobody_makes_is_named(

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Cloud, until
+from conftest import Cloud, until, write
+from inside import mirrored
 from records import CODE
 
 from berg import BergError, boot, code, machines, rows, worker
@@ -26,7 +27,6 @@ from berg.bucket import Bucket, Changed
 from berg.command import Command
 from berg.config import Config
 from berg.job import Job, State
-from berg.results import Mirror
 from berg.worker import Ending, Facts, NotMine, Run
 
 # --- the command's processes
@@ -290,8 +290,8 @@ def give_up():
 """
 
 
-def boots(google: Google, root: Path, codes: str, *words: str) -> list[str]:
-    """A startup script as a program: environment, and its arguments."""
+def boots(google: Google, root: Path, codes: str) -> dict[str, Any]:
+    """A startup script as a program: its words and environment."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("berg/__init__.py", "")
@@ -304,7 +304,8 @@ def boots(google: Google, root: Path, codes: str, *words: str) -> list[str]:
     (root / "berg/venv/bin").mkdir(parents=True)
     (root / "berg/venv/bin/python").symlink_to(sys.executable)
     (root / "codes").write_text(codes)
-    return [sys.executable, boot.__file__, *(words or ["work"])]
+    own = {"BERG_ROOT": str(root), "GCE_METADATA_HOST": google.address}
+    return {"args": [sys.executable, boot.__file__, "work"], "env": {**os.environ, **own}}
 
 
 @pytest.mark.parametrize(
@@ -323,12 +324,11 @@ def boots(google: Google, root: Path, codes: str, *words: str) -> list[str]:
 def test_a_worker_that_dies_begins_again_and_its_end_is_that_of_the_machine(
     google: Google, tmp_path: Path, codes: str, path: str, says: str, reports: int
 ) -> None:
-    words = boots(google, tmp_path, codes)
+    script = boots(google, tmp_path, codes)
     google.instance["attributes"]["created-by"] = f"projects/1/{GROUP}"
-    env = {**os.environ, "BERG_ROOT": str(tmp_path), "GCE_METADATA_HOST": google.address}
     (tmp_path / "berg/jobs").mkdir()
     (tmp_path / "berg/jobs/open").touch()  # it was on before
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(**script, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     *before, (_, last, _) = google.asked
     assert last == f"/compute/v1/projects/proj-1/{path}"
@@ -343,9 +343,7 @@ def test_a_worker_that_dies_begins_again_and_its_end_is_that_of_the_machine(
 def test_a_worker_after_the_signal_of_a_shutdown_hears_of_it(
     google: Google, tmp_path: Path
 ) -> None:
-    words = boots(google, tmp_path, "wait 0")
-    env = {**os.environ, "BERG_ROOT": str(tmp_path), "GCE_METADATA_HOST": google.address}
-    with subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL) as script:
+    with subprocess.Popen(**boots(google, tmp_path, "wait 0"), stdout=subprocess.DEVNULL) as script:
         until((tmp_path / "up").exists)
         script.send_signal(signal.SIGTERM)
         assert script.wait(100) == 0
@@ -355,10 +353,9 @@ def test_a_worker_after_the_signal_of_a_shutdown_hears_of_it(
 def test_a_machine_without_what_was_submitted_ends_and_says_why(
     google: Google, tmp_path: Path
 ) -> None:
-    words = boots(google, tmp_path, "0")
+    script = boots(google, tmp_path, "0")
     google.objects["app.zip"] += b"more"
-    env = {**os.environ, "BERG_ROOT": str(tmp_path), "GCE_METADATA_HOST": google.address}
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(**script, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0 and not (tmp_path / "words").exists(), done.stderr
     *_, (_, log, data), (method, last, _) = google.asked
     assert "logs%2Fbox%2Fbox." in log and b"not what was submitted" in data
@@ -642,8 +639,7 @@ def test_files_that_a_command_left_elsewhere_are_named_by_their_folder(
     (data / "deep/two").write_bytes(b"x" * 1_100_000)
     (repo / "outputs").mkdir()
     (repo / "outputs/out").write_bytes(b"x" * 1_200_000)
-    (data / "little").mkdir()
-    (data / "little/in-tmp").write_text("which nobody misses")
+    write(data, {"little/in-tmp": "which nobody misses"})
     for name in ("__pycache__", ".venv"):
         (repo / name).mkdir()
         (repo / name / "file").write_bytes(b"x" * 1_200_000)
@@ -934,16 +930,13 @@ def test_a_log_goes_on_where_the_bucket_has_it(
 
 
 def test_what_could_not_be_saved_is_said_and_fails_a_job(
-    cloud: Cloud, google: Google, run: Any, tmp_path: Path
+    cloud: Cloud, google: Google, run: Any, tmp_path: Path, faults: Any
 ) -> None:
     def finished(name: str, ending: Ending) -> tuple[Run, Ending]:
         made = submitted(run(cloud.bucket, name=name, results=name, max_seconds=20))
-        folder = tmp_path / name
-        mirror = Mirror(str(folder), cloud.bucket, "berg_results/", name, name, "0")
-        mirror.restore()
-        (folder / name).mkdir()
-        (folder / name / "file").write_text(name)
-        os.mkfifo(folder / name / "pipe")
+        mirror, own = mirrored(cloud, tmp_path / name, name)
+        (own / "file").write_text(name)
+        os.mkfifo(own / "pipe")
         return made, worker.finish(made, mirror, ending)
 
     done = Ending("SUCCEEDED", "", 0, seconds=1)
@@ -952,13 +945,9 @@ def test_what_could_not_be_saved_is_said_and_fails_a_job(
     assert "Not saved as it is: saves/pipe: a pipe" in made.log.read_text()
     assert made.log.read_text().endswith("[berg] Job saves SUCCEEDED\n")
     assert kept(made).state == "UPLOADING" and cloud.read("berg_results/saves/file") == b"saves"
-    refused = {"method": "storage.objects.insert", "match": "berg_results", "status": 403}
-    cloud.call("POST", "/_berg/faults", {**refused, "times": None})
-    try:
-        made, ending = finished("loses", done)
-        _, failed = finished("loses-too", Ending("FAILED", "exit code 3", 3, seconds=1))
-    finally:
-        cloud.call("DELETE", "/_berg/faults")
+    faults("storage.objects.insert", match="berg_results", status=403, times=None)
+    made, ending = finished("loses", done)
+    _, failed = finished("loses-too", Ending("FAILED", "exit code 3", 3, seconds=1))
     assert ending.state == "FAILED" and "results are not in the bucket" in ending.reason
     assert {"", "loses/file", "loses/pipe"} == {*made.state.missing}
     assert failed.reason == "exit code 3"

@@ -6,12 +6,14 @@ import shutil
 import sqlite3
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import ranks
-from conftest import Cloud, until
+from conftest import Cloud, until, write
+from inside import mirrored
 
 from berg import moments, results
 from berg.fetch import Fetch
@@ -22,86 +24,71 @@ def test_more_files_than_may_be_open_are_one_moment(
     cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(results, "PATIENCE", 0.05)
-    mirror = Mirror(str(tmp_path), cloud.bucket, "berg_results/", "many", "many", "0")
-    (tmp_path / "many").mkdir()
+    mirror, own = mirrored(cloud, tmp_path, "many")
     for number in range(30):
-        (tmp_path / f"many/{number}").write_text("x" * number)
+        (own / f"{number}").write_text("x" * number)
     mirror.most, mirror.on_bytes = 16, lambda count: time.sleep(0.1)
     assert [mirror.sync() for _ in range(3)] == [False, False, True]
     assert len(mirror.rows) == len(results.newest(cloud.bucket, "many")[2]) == 30
 
 
 def test_a_file_changes_whose_object_somebody_deleted(cloud: Cloud, tmp_path: Path) -> None:
-    mirror = Mirror(str(tmp_path), cloud.bucket, "berg_results/", "lost", "lost", "0")
-    mirror.restore()
-    (tmp_path / "lost").mkdir()
+    mirror, own = mirrored(cloud, tmp_path, "lost")
     for content in ("old", "new"):
-        (tmp_path / "lost/model").write_text(content)
+        (own / "model").write_text(content)
         assert mirror.sync()
         cloud.bucket.delete("berg_results/lost/model")
-    (tmp_path / "lost/model").write_text("newest")
+    (own / "model").write_text("newest")
     assert mirror.finish(60) == {}
     assert cloud.read("berg_results/lost/model") == b"newest"
 
 
-def test_what_could_not_be_deleted_is_deleted_at_the_next_try(cloud: Cloud, tmp_path: Path) -> None:
-    mirror = Mirror(str(tmp_path), cloud.bucket, "berg_results/", "held", "held", "0")
-    mirror.restore()
-    (tmp_path / "held").mkdir()
-    (tmp_path / "held/file").write_text("deleted here")
+def test_what_could_not_be_deleted_is_deleted_at_the_next_try(
+    cloud: Cloud, tmp_path: Path, faults: Any
+) -> None:
+    mirror, own = mirrored(cloud, tmp_path, "held")
+    (own / "file").write_text("deleted here")
     assert mirror.sync()
-    (tmp_path / "held/file").unlink()
-    fault = {"method": "storage.objects.delete", "status": 403, "times": 1}
-    cloud.call("POST", "/_berg/faults", fault)
-    try:
-        assert mirror.finish(60) == {}
-    finally:
-        cloud.call("DELETE", "/_berg/faults")
+    (own / "file").unlink()
+    faults("storage.objects.delete", status=403)
+    assert mirror.finish(60) == {}
     assert cloud.read("berg_results/held/file") == b""
 
 
 def test_a_restored_file_has_its_time_and_mode(cloud: Cloud, tmp_path: Path) -> None:
     """A program that looks for its newest checkpoint finds the same one."""
-    place, times = (cloud.bucket, "berg_results/", "aged", "aged", "0"), {"new": 2e9, "old": 1e9}
-    mirror = Mirror(str(tmp_path / "1"), *place)
-    mirror.restore()
-    (tmp_path / "1/aged").mkdir()
+    mirror, own = mirrored(cloud, tmp_path / "1", "aged")
+    times = {"new": 2e9, "old": 1e9}
     for name, at in times.items():
-        (tmp_path / "1/aged" / name).write_text(name)
-        (tmp_path / "1/aged" / name).chmod(0o755)
-        os.utime(tmp_path / "1/aged" / name, (at, at))
+        (own / name).write_text(name)
+        (own / name).chmod(0o755)
+        os.utime(own / name, (at, at))
     assert mirror.sync()
-    assert Mirror(str(tmp_path / "2"), *place, attempt=2).restore() == 2
+    _, again = mirrored(cloud, tmp_path / "2", "aged", attempt=2)
     for name, at in times.items():
-        about = (tmp_path / "2/aged" / name).stat()
+        about = (again / name).stat()
         assert (about.st_mtime, about.st_mode & 0o777) == (at, 0o755)
 
 
 def test_links_within_lead_to_the_same_file_elsewhere_and_others_are_named(
     cloud: Cloud, tmp_path: Path
 ) -> None:
-    place = cloud.bucket, "berg_results/", "linked", "linked", "0"
-    mirror, folder = Mirror(str(tmp_path / "1"), *place), tmp_path / "1/linked"
-    mirror.restore()
-    (folder / "deep").mkdir(parents=True)
+    mirror, folder = mirrored(cloud, tmp_path / "1", "linked")
+    (folder / "deep").mkdir()
     (folder / "file").write_text("content")
     (folder / "deep/absolute").symlink_to(folder / "file")
     (folder / "deep/relative").symlink_to("../file")
     (folder / "outside").symlink_to("/etc/hostname")
     os.mkfifo(folder / "pipe")
     assert mirror.finish(60).keys() == {"linked/outside", "linked/pipe"}
-    Mirror(str(tmp_path / "2"), *place, attempt=2).restore()
     shutil.rmtree(folder)
-    for name in ("absolute", "relative"):
-        assert (tmp_path / "2/linked/deep" / name).read_text() == "content"
+    found = restored(cloud, tmp_path / "2", "linked")
+    assert found == dict.fromkeys(["file", "deep/absolute", "deep/relative"], "content")
 
 
 def test_a_log_that_is_begun_again_before_the_next_moment(cloud: Cloud, tmp_path: Path) -> None:
-    place = cloud.bucket, "berg_results/", "begun", "begun", "0"
-    mirror, path = Mirror(str(tmp_path / "1"), *place), tmp_path / "1/begun/out.txt"
-    mirror.restore()
-    path.parent.mkdir()
-    path.write_text("one\n")
+    mirror, own = mirrored(cloud, tmp_path / "1", "begun")
+    (path := own / "out.txt").write_text("one\n")
     assert mirror.sync()
     mirror.publish = lambda *about: None  # type: ignore[method-assign]
     with path.open("a") as file:
@@ -111,14 +98,12 @@ def test_a_log_that_is_begun_again_before_the_next_moment(cloud: Cloud, tmp_path
     path.write_text("three\n")
     mirror.sync()
     assert cloud.read("berg_results/begun/out.txt") == b"three\n"
-    Mirror(str(tmp_path / "2"), *place, attempt=2).restore()  # its power was lost
-    assert (tmp_path / "2/begun/out.txt").read_text() == "one\n"
+    assert restored(cloud, tmp_path / "2", "begun") == {"out.txt": "one\n"}  # its power was lost
 
 
 def test_a_job_of_the_name_of_another_one_finds_its_results(cloud: Cloud, tmp_path: Path) -> None:
     place = cloud.bucket, "berg_results/", "of-two", "again", "0"
-    (tmp_path / "old/of-two").mkdir(parents=True)
-    (tmp_path / "old/of-two/model").write_text("weights")
+    write(tmp_path, {"old/of-two/model": "weights"})
     old = Mirror(str(tmp_path / "old"), *place, id="old")
     old.restored_rows, old.is_restored = {}, True
     assert old.finish(60) == {}
@@ -129,52 +114,32 @@ def test_a_job_of_the_name_of_another_one_finds_its_results(cloud: Cloud, tmp_pa
     assert new.finish(60) == {} and cloud.read("berg_results/of-two/model") == b"weights"
 
 
-def test_a_database_has_no_old_journal_beside_it(cloud: Cloud, tmp_path: Path) -> None:
-    mirror = Mirror(str(tmp_path), cloud.bucket, "berg_results/", "journal", "journal", "0")
-    mirror.restore()
-    (tmp_path / "journal").mkdir()
-    with contextlib.closing(sqlite3.connect(tmp_path / "journal/db")) as database:
-        database.execute("PRAGMA journal_mode=WAL")
-        database.execute("CREATE TABLE numbers (number)")
+TABLE = "CREATE TABLE numbers (number)"
+
+
+@contextlib.contextmanager
+def opened(path: Path, *statements: str) -> Iterator[sqlite3.Connection]:
+    """A database in which these statements are committed."""
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        for statement in statements:
+            database.execute(statement)
         database.commit()
+        yield database
+
+
+def test_a_database_has_no_old_journal_beside_it(cloud: Cloud, tmp_path: Path) -> None:
+    mirror, own = mirrored(cloud, tmp_path, "journal")
+    with opened(own / "db", "PRAGMA journal_mode=WAL", TABLE) as database:
         mirror.ending = True  # when files are sent as they are
         mirror.sync()
         assert cloud.read("berg_results/journal/db-wal")
-        assert (tmp_path / "journal/db-shm").exists()
+        assert (own / "db-shm").exists()
         assert not cloud.names("berg_results/journal/db-shm")
         mirror.ending = False
         database.execute("INSERT INTO numbers VALUES (1)")
         database.commit()
         assert mirror.sync()
-        assert {each.name for each in cloud.bucket.list("berg_results/journal/")} == {
-            "berg_results/journal/db"
-        }
-
-
-def test_machines_that_change_a_restored_file_alike(cloud: Cloud, tmp_path: Path) -> None:
-    """As a database that each of them opens: its journal is merged on all."""
-
-    def machine(rank: int, attempt: int) -> Mirror:
-        folder = str(tmp_path / f"{attempt}-{rank}")
-        place = cloud.bucket, "berg_results/", "alike", "alike", str(rank)
-        return Mirror(folder, *place, attempt=attempt, machines=3)
-
-    def write(mirror: Mirror, content: bytes) -> None:
-        path = Path(mirror.folder, "alike/shared")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-
-    before = [machine(rank, 1) for rank in range(3)]
-    for each in before:
-        each.restore()
-    write(before[2], b"before")
-    assert [each.finish(60, 1) for each in before] == [{}, {}, {}]
-    after = [machine(rank, 2) for rank in range(3)]
-    for each in after:
-        each.restore()
-        write(each, b"merged")
-    assert [each.finish(60, 1) for each in after] == [{}, {}, {}]
-    assert cloud.read("berg_results/alike/shared") == b"merged"
+        assert cloud.names("berg_results/journal/") == ["berg_results/journal/db"]
 
 
 class Machines:
@@ -198,13 +163,13 @@ class Machines:
         for each in self.each:
             each.restore()
 
-    def write(self, rank: int, text: str) -> None:
-        path = Path(self.each[rank].folder, self.job, "log.txt")
+    def path(self, rank: int, name: str = "log.txt") -> Path:
+        path = Path(self.each[rank].folder, self.job, name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        return path
 
     def read(self) -> list[str]:
-        paths = [Path(each.folder, self.job, "log.txt") for each in self.each]
+        paths = [self.path(rank) for rank in range(3)]
         return [path.read_text() if path.exists() else "" for path in paths]
 
     def sync(self, *numbers: int) -> None:
@@ -228,25 +193,25 @@ def test_of_files_with_one_path_the_lowest_rank_s_has_the_name(
 ) -> None:
     job = Machines(cloud, tmp_path, 1)
     if first == "rank 0":
-        job.write(0, "zero")
+        job.path(0).write_text("zero")
         job.each[0].sync(1)
-    job.write(1, "one")
+    job.path(1).write_text("one")
     job.each[1].sync(1)
-    job.write(2, "two")
+    job.path(2).write_text("two")
     if first == "rank 1, at its end":
         job.end(1)
-    job.write(0, "zero")
+    job.path(0).write_text("zero")
     job.end(*{0, 1, 2} - ({1} if first == "rank 1, at its end" else set()))
     assert cloud.read(f"berg_results/{job.job}/log.txt") == b"zero"
     assert job.fetched() == {"": "zero", ".~rank1~": "one", ".~rank2~": "two"}
 
     job = Machines(cloud, tmp_path, 2)  # each has its own again, and changes it or not
     assert job.read() == ["zero", "one", "two"]
-    job.write(2, "two more")
+    job.path(2).write_text("two more")
     job.sync(1, 2)  # then all lose their power
     job = Machines(cloud, tmp_path, 3)
     assert job.read() == ["zero", "one", "two more"]
-    job.write(0, "zero more")
+    job.path(0).write_text("zero more")
     job.end(0, 1, 2)
     assert job.fetched() == {"": "zero more", ".~rank1~": "one", ".~rank2~": "two more"}
 
@@ -256,19 +221,34 @@ def test_files_with_one_path_and_content_stay_two_when_one_changes(
 ) -> None:
     job = Machines(cloud, tmp_path, 1)
     for rank in (0, 1):
-        job.write(rank, "alike")
+        job.path(rank).write_text("alike")
         job.each[rank].sync(1)
-    job.write(1, "another")
+    job.path(1).write_text("another")
     job.sync(1, 2)
     assert job.fetched() == {"": "alike", ".~rank1~": "another"}
     assert Machines(cloud, tmp_path, 2).read() == ["alike", "another", "alike"]
 
 
+def test_a_restored_file_that_all_machines_change_alike_stays_one(
+    cloud: Cloud, tmp_path: Path
+) -> None:
+    """As a database that each of them opens: its journal is merged on all."""
+    job = Machines(cloud, tmp_path, 1)
+    job.path(2, "shared").write_text("before")
+    job.end(0, 1, 2)
+    job = Machines(cloud, tmp_path, 2)
+    for rank in range(3):
+        job.path(rank, "shared").write_text("merged")
+    job.end(0, 1, 2)
+    place = f"berg_results/{job.job}/shared"
+    assert cloud.read(place) == b"merged" and cloud.names(place) == [place]
+
+
 def test_a_machine_that_is_gone_keeps_no_moment_of_the_others(cloud: Cloud, tmp_path: Path) -> None:
     job = Machines(cloud, tmp_path, 1)
-    job.write(0, "with all")
+    job.path(0).write_text("with all")
     job.sync(1)
-    job.write(0, "without one")
+    job.path(0).write_text("without one")
     for number in range(2, 9):
         job.each[0].sync(number), job.each[1].sync(number)
     assert job.fetched() == {"": "with all"}
@@ -283,10 +263,8 @@ def test_a_machine_that_is_gone_keeps_no_moment_of_the_others(cloud: Cloud, tmp_
 
 def test_a_file_here_is_a_folder_there(cloud: Cloud, tmp_path: Path) -> None:
     job = Machines(cloud, tmp_path, 1)
-    job.write(0, "a file")
-    shard = Path(job.each[1].folder, job.job, "log.txt/shard")
-    shard.parent.mkdir(parents=True)
-    shard.write_text("in a folder")
+    job.path(0).write_text("a file")
+    job.path(1, "log.txt/shard").write_text("in a folder")
     job.end(0, 1, 2)
     job = Machines(cloud, tmp_path, 2)
     assert job.read() == ["a file"] * 3
@@ -295,16 +273,14 @@ def test_a_file_here_is_a_folder_there(cloud: Cloud, tmp_path: Path) -> None:
 
 
 def test_a_machine_of_an_attempt_before_replaces_nothing(cloud: Cloud, tmp_path: Path) -> None:
-    place = cloud.bucket, "berg_results/", "two-lives", "two-lives", "0"
-    first, second = (Mirror(str(tmp_path / str(n)), *place, attempt=n) for n in (1, 2))
-    for attempt, mirror in {1: first, 2: second}.items():
-        mirror.restore()
-        path = tmp_path / str(attempt) / "two-lives/model"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(f"of attempt {attempt}")
+    attempts = []
+    for attempt in (1, 2):
+        mirror, own = mirrored(cloud, tmp_path / str(attempt), "two-lives", attempt=attempt)
+        (own / "model").write_text(f"of attempt {attempt}")
         assert mirror.sync()
+        attempts.append(mirror)
     (tmp_path / "1/two-lives/model").write_text("late")
-    assert "did not write" in first.finish(60)["two-lives/model"]
+    assert "did not write" in attempts[0].finish(60)["two-lives/model"]
     assert cloud.read("berg_results/two-lives/model") == b"of attempt 2"
 
 
@@ -312,23 +288,14 @@ def test_a_journal_stays_until_all_machines_have_done_without_it(
     cloud: Cloud, tmp_path: Path
 ) -> None:
     job = Machines(cloud, tmp_path, 1)
-    path = Path(job.each[0].folder, job.job, "db")
-    path.parent.mkdir()
-    with contextlib.closing(sqlite3.connect(path)) as database:
-        database.execute("PRAGMA journal_mode=WAL")
-        database.execute("CREATE TABLE numbers (number)")
-        database.commit()
+    with opened(job.path(0, "db"), "PRAGMA journal_mode=WAL", TABLE):
         job.end(0, 1, 2)
     job = Machines(cloud, tmp_path, 2)
-    path = Path(job.each[0].folder, job.job, "db")
-    with contextlib.closing(sqlite3.connect(path)) as database:
-        database.execute("INSERT INTO numbers VALUES (1)")
-        database.commit()
+    with opened(job.path(0, "db"), "INSERT INTO numbers VALUES (1)"):
         job.each[0].sync(1)  # then all lose their power
     assert cloud.bucket.get(f"berg_results/{job.job}/db-wal") is None
     job = Machines(cloud, tmp_path, 3)
-    path = Path(job.each[0].folder, job.job, "db")
-    with contextlib.closing(sqlite3.connect(path)) as database:
+    with opened(job.path(0, "db")) as database:
         assert database.execute("SELECT count(*) FROM numbers").fetchone() == (0,)
 
 
@@ -351,17 +318,9 @@ def test_random_machines_find_their_own_files(cloud: Cloud, tmp_path: Path, seed
 # --- one machine, as a program writes
 
 
-def alone(cloud: Cloud, folder: Path, job: str, **more: Any) -> tuple[Mirror, Path]:
-    """The results of a job of one machine, and its own folder."""
-    mirror = Mirror(str(folder), cloud.bucket, "berg_results/", job, job, "0", **more)
-    mirror.restore()
-    (folder / job).mkdir(parents=True, exist_ok=True)
-    return mirror, folder / job
-
-
 def restored(cloud: Cloud, folder: Path, job: str) -> dict[str, str]:
     """What the next attempt finds."""
-    _, own = alone(cloud, folder, job, attempt=9)
+    _, own = mirrored(cloud, folder, job, attempt=9)
     return {
         str(path.relative_to(own)): path.read_text() for path in own.rglob("*") if path.is_file()
     }
@@ -371,7 +330,7 @@ def test_a_file_that_is_rewritten_has_the_version_before(
     cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(results, "GAP", 0)
-    mirror, own = alone(cloud, tmp_path / "1", "rewritten")
+    mirror, own = mirrored(cloud, tmp_path / "1", "rewritten")
     (own / "model").write_text("one")
     assert mirror.sync() and mirror.at_ns
     (own / "other").write_text("other")
@@ -394,7 +353,7 @@ def test_a_new_file_waits_until_it_is_whole_and_lines_do_not(
     cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(results, "GAP", 0)
-    mirror, own = alone(cloud, tmp_path / "1", "new-files")
+    mirror, own = mirrored(cloud, tmp_path / "1", "new-files")
     with (own / "half.bin").open("w") as half, (own / "out.txt").open("w") as lines:
         half.write("no end"), half.flush()
         lines.write("line\n"), lines.flush()
@@ -416,7 +375,7 @@ def test_of_a_log_only_what_is_new_is_sent(
     cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(results, "TAIL", 1000)
-    mirror, own = alone(cloud, tmp_path / "1", "grows")
+    mirror, own = mirrored(cloud, tmp_path / "1", "grows")
     sent: list[int] = []
     mirror.on_bytes, path = sent.append, own / "out.log"
     path.write_text("line\n" * 400)
@@ -437,11 +396,10 @@ def test_of_a_log_only_what_is_new_is_sent(
 
 
 def test_recent_moments_stay_with_what_they_list(cloud: Cloud, tmp_path: Path) -> None:
-    mirror, own = alone(cloud, tmp_path / "1", "recent")
+    mirror, own = mirrored(cloud, tmp_path / "1", "recent")
     times = []
     for number in range(5):
-        (own / "model").write_text(f"{number}")
-        (own / f"only-{number}").write_text("")
+        write(own, {"model": f"{number}", f"only-{number}": ""})
         if number:
             (own / f"only-{number - 1}").unlink()
         assert mirror.sync()
@@ -463,7 +421,7 @@ def test_recent_moments_stay_with_what_they_list(cloud: Cloud, tmp_path: Path) -
 
 
 def test_what_a_killed_program_cut_off_has_the_version_before(cloud: Cloud, tmp_path: Path) -> None:
-    mirror, own = alone(cloud, tmp_path / "1", "cut-off")
+    mirror, own = mirrored(cloud, tmp_path / "1", "cut-off")
     for name in ("model", "whole"):
         (own / name).write_text("one")
     assert mirror.sync()
@@ -476,7 +434,7 @@ def test_what_a_killed_program_cut_off_has_the_version_before(cloud: Cloud, tmp_
 
 def test_a_folder_that_is_never_quiet_is_known_at_one_instant(cloud: Cloud, tmp_path: Path) -> None:
     turn, over = threading.Lock(), threading.Event()
-    mirror, own = alone(cloud, tmp_path / "1", "restless", stopped=lambda: turn)
+    mirror, own = mirrored(cloud, tmp_path / "1", "restless", stopped=lambda: turn)
 
     def write() -> None:
         for number in range(1 << 30):
@@ -501,9 +459,8 @@ def test_a_folder_that_is_never_quiet_is_known_at_one_instant(cloud: Cloud, tmp_
 
 
 def test_what_somebody_put_in_the_place_of_a_file_is_named(cloud: Cloud, tmp_path: Path) -> None:
-    mirror, own = alone(cloud, tmp_path, "replaced")
-    (own / "model").write_text("of the job")
-    (own / "other").write_text("of the job")
+    mirror, own = mirrored(cloud, tmp_path, "replaced")
+    write(own, {"model": "of the job", "other": "of the job"})
     assert mirror.sync()
     cloud.bucket.write("berg_results/replaced/model", b"of a person")
     cloud.bucket.delete("berg_results/replaced/other")
@@ -514,7 +471,7 @@ def test_what_somebody_put_in_the_place_of_a_file_is_named(cloud: Cloud, tmp_pat
 
 
 def test_a_disk_becomes_what_the_newest_moment_says(cloud: Cloud, tmp_path: Path) -> None:
-    mirror, own = alone(cloud, tmp_path / "1", "becomes")
+    mirror, own = mirrored(cloud, tmp_path / "1", "becomes")
     beside = tmp_path / "1/beside"
     beside.mkdir()
     (own / "same").write_text("same"), (own / "other").write_text("right")
@@ -523,8 +480,7 @@ def test_a_disk_becomes_what_the_newest_moment_says(cloud: Cloud, tmp_path: Path
     assert mirror.sync()
     second, folder = tmp_path / "2", tmp_path / "2/becomes"
     (folder / "empty").mkdir(parents=True)
-    (folder / "same").write_text("same"), (folder / "other").write_text("wrong")
-    (folder / "surplus").write_text("x"), (folder / "line\nbreak").write_text("x")
+    write(folder, {"same": "same", "other": "wrong", "surplus": "x", "line\nbreak": "x"})
     (folder / "file").symlink_to("same")
     os.mkfifo(folder / "pipe")
     again = Mirror(str(second), cloud.bucket, "berg_results/", "becomes", "becomes", "0", attempt=2)
@@ -541,7 +497,7 @@ def test_a_disk_becomes_what_the_newest_moment_says(cloud: Cloud, tmp_path: Path
 
 def test_a_worker_goes_on_with_what_another_one_sent(cloud: Cloud, tmp_path: Path) -> None:
     notes = str(tmp_path / "notes")
-    mirror, own = alone(cloud, tmp_path / "1", "goes-on", notes=notes)
+    mirror, own = mirrored(cloud, tmp_path / "1", "goes-on", notes=notes)
     for name in ("kept", "changes", "deleted"):
         (own / name).write_text(name)
     assert mirror.sync()
@@ -571,21 +527,19 @@ def test_a_worker_goes_on_with_what_another_one_sent(cloud: Cloud, tmp_path: Pat
     assert found == {"kept": "kept", "changes": "changed", "late": "late"}
 
 
-def test_a_pass_that_is_given_up_leaves_the_last_one_its_time(cloud: Cloud, tmp_path: Path) -> None:
-    mirror, own = alone(cloud, tmp_path, "given-up")
+def test_a_pass_that_is_given_up_leaves_the_last_one_its_time(
+    cloud: Cloud, tmp_path: Path, faults: Any
+) -> None:
+    mirror, own = mirrored(cloud, tmp_path, "given-up")
     assert Mirror(str(tmp_path), cloud.bucket, "berg_results/", "x", "x", "0").finish(5) == {}
     (own / "file").write_text("content")
     mirror.give_up()
     assert not mirror.sync() and mirror.trouble
     assert cloud.read("berg_results/given-up/file") == b""
     assert mirror.finish(5) == {} and cloud.read("berg_results/given-up/file") == b"content"
-    refused = {"method": "storage.objects.insert", "match": "given-up", "status": 403}
-    cloud.call("POST", "/_berg/faults", {**refused, "times": None})
-    try:
-        (own / "file").write_text("newer content")
-        missing = mirror.finish(0.5)
-    finally:
-        cloud.call("DELETE", "/_berg/faults")
+    faults("storage.objects.insert", match="given-up", status=403, times=None)
+    (own / "file").write_text("newer content")
+    missing = mirror.finish(0.5)
     assert {*missing} == {"", "given-up/file"} and missing[""]
 
 
@@ -598,20 +552,15 @@ def test_a_database_has_what_was_committed(
         monkeypatch.setattr(results, "SMALL_DATABASE", 0)
     monkeypatch.setattr(results, "GAP", 0)
     job = f"commits-{mode.lower()}-{is_large:d}"
-    mirror, own = alone(cloud, tmp_path / "1", job)
+    mirror, own = mirrored(cloud, tmp_path / "1", job)
     (own / "plain-journal").write_text("no database")
-    with contextlib.closing(sqlite3.connect(own / "db")) as database:
-        database.execute(f"PRAGMA journal_mode={mode}")
-        database.execute("CREATE TABLE numbers (number)")
-        database.execute("INSERT INTO numbers VALUES (1)")
-        database.commit()
+    start = [f"PRAGMA journal_mode={mode}", TABLE, "INSERT INTO numbers VALUES (1)"]
+    with opened(own / "db", *start) as database:
         database.execute("INSERT INTO numbers VALUES (2)")
         assert mirror.sync()
         names = {name.rpartition("/")[2] for name in cloud.names(f"berg_results/{job}/")}
         assert names == {"db", "plain-journal"}
-        other = Mirror(str(tmp_path / "2"), cloud.bucket, "berg_results/", job, job, "0", attempt=2)
-        other.restore()
+        _, again = mirrored(cloud, tmp_path / "2", job, attempt=2)
         database.rollback()
-    with contextlib.closing(sqlite3.connect(tmp_path / "2" / job / "db")) as database:
-        found = [number for (number,) in database.execute("SELECT number FROM numbers")]
-        assert found == [1]
+    with opened(again / "db") as database:
+        assert [*database.execute("SELECT number FROM numbers")] == [(1,)]

@@ -8,74 +8,47 @@ from pathlib import Path
 
 import google_crc32c
 import pytest
-from conftest import Cloud
+from conftest import Cloud, Done, write
+from inside import mirrored
+from records import put, put_row
 
 from berg import bucket as buckets
-from berg import job as jobs
 from berg import metrics, moments
 from berg.bucket import Changed
 from berg.fetch import NOTES, Fetch, Fetched
-from berg.job import State
-from berg.results import Mirror
 
 CPU = ["run", "-g", "0", "-n"]
 
 
 def test_a_folder_of_results_has_one_live_job(cloud: Cloud, project: Path) -> None:
-    assert cloud.run(*CPU, "holds", "-r", "held/one", "sleep 300", cwd=project).code == 0
+    def planned(*words: str) -> Done:
+        return cloud.run(*CPU, "wants", *words, "--dry-run", cwd=project)
+
+    put(cloud, "holds", "RUNNING", ago=100, folder="held/one")
     for folder in ("held/one", "held", "held/one/deep"):
-        done = cloud.run(*CPU, "wants", "-r", folder, "true", cwd=project)
-        assert done.code == 1 and "holds, which has not ended" in done.err, done.err
-    done = cloud.run(*CPU, "wants", "train --out /root/berg_results/held/one", cwd=project)
+        words = [*CPU, "wants", "-r", folder, "true"]
+        cloud.fails(*words, cwd=project, says="holds, which has not ended")
+    done = planned("train --out /root/berg_results/held/one")
     assert done.code == 1 and "berg kill holds" in done.err, done.err
     assert not cloud.read(".berg/jobs/wants_state.json")
-    plan = ["--dry-run", "true"]
-    done = cloud.run(*CPU, "other", "-r", "wants", "sleep 300", cwd=project)
-    assert done.code == 0, done.err
-    done = cloud.run(*CPU, "wants", *plan, cwd=project)
+    put(cloud, "other", "RUNNING", ago=100, folder="wants")
+    done = planned("true")
     assert done.code == 1 and "other, which has not ended" in done.err, done.err
-    assert cloud.run("kill", "-y", "--now", "other").code == 0
-    assert cloud.run(*CPU, "wants", "-r", "held/on", *plan, cwd=project).code == 0
-    assert cloud.run("kill", "-y", "--now", "holds").code == 0
-    assert cloud.run(*CPU, "wants", "-r", "held/one", *plan, cwd=project).code == 0
+    assert planned("-r", "held/on", "true").code == 0
+    put(cloud, "holds", "KILLED", folder="held/one")
+    assert planned("-r", "held/one", "true").code == 0
 
 
-def test_results_in_a_folder_of_a_job_that_is_deleted_stay(cloud: Cloud) -> None:
-    cloud.bucket.write("berg_results/top/inner/model", b"1", 0)
-    times = {"SUCCEEDED": jobs.now()}
-    for name, folder in (("outer", "top"), ("inner", "top/inner")):
-        ended = State(name, "SUCCEEDED", results=folder, created_at=jobs.now(), times=times)
-        jobs.write_state(cloud.bucket, ended, 0)
-    done = cloud.run("rm", "-y", "outer")
-    assert done.code == 0 and "berg_results/top stays: inner has it as well" in done.err, done.err
-    assert cloud.read("berg_results/top/inner/model") == b"1"
-
-
-@pytest.mark.slow
-def test_folders_of_rows_are_theirs(cloud: Cloud, project: Path) -> None:
-    command = "mkdir -p /root/berg_results/rows-{x}; date >/root/berg_results/rows-{x}/file"
-    words = [
-        "run",
-        "-g",
-        "0",
-        "-n",
-        "rows",
-        "--grid",
-        "x=a,b",
-        "--parallel",
-        "1",
-        "--wait",
-        command,
-    ]
-    assert cloud.run(*words, cwd=project).code == 0
-    done = cloud.run(*CPU, "shares", "-r", "rows-a", "--wait", "true", cwd=project)
-    assert done.code == 0 and cloud.read("berg_results/rows-a/file"), done.err
-    done = cloud.run("rm", "-y", "shares")
-    assert done.code == 0 and "berg_results/rows-a stays: rows/0 has it as well" in done.err
-    assert cloud.read("berg_results/rows-a/file")
-    for again in (["rerun", "rows/1"], ["run", "--resume", "rows/1"]):
-        done = cloud.run(*again, "--dry-run", cwd=project)
-        assert done.code == 1 and "rows/1 is a row" in done.err, done.err
+def test_results_in_a_folder_that_others_have_as_well_stay(cloud: Cloud) -> None:
+    put(cloud, "outer", folder="top")
+    put(cloud, "inner", folder="top/inner", results={"file": b"1"})
+    sweep = put(cloud, "rows", job={"cmd": "true {x}", "rows": [{"x": "a"}]})
+    put_row(cloud, sweep, 0, "SUCCEEDED", results="of-a")
+    put(cloud, "shares", folder="of-a", results={"file": b"1"})
+    for job, folder, other in (("outer", "top", "inner"), ("shares", "of-a", "rows/0")):
+        assert f"results/{folder} stays: {other} has it as well" in cloud.ok("rm", "-y", job).err
+    for folder in ("top/inner", "of-a"):
+        assert cloud.read(f"berg_results/{folder}/file") == b"1"
 
 
 @pytest.mark.slow
@@ -83,59 +56,24 @@ def test_a_relative_path_leads_to_the_results_and_a_rerun_has_its_own(
     cloud: Cloud, project: Path
 ) -> None:
     line = "mkdir -p berg_results/told && echo $BERG_JOB >> berg_results/told/jobs && git status -s"
-    done = cloud.run(*CPU, "first-told", "--tail", line, cwd=project)
-    assert done.code == 0 and "??" not in done.out, done.out
+    assert "??" not in cloud.ok(*CPU, "first-told", "--tail", line, cwd=project).out
     assert cloud.read("berg_results/told/jobs") == b"first-told\n"
-    done = cloud.run("rerun", "first-told", "-n", "again-told", "--wait", cwd=project)
-    assert done.code == 0, done.err
+    cloud.ok("rerun", "first-told", "-n", "again-told", "--wait", cwd=project)
     assert cloud.read("berg_results/told/jobs") == b"first-told\n"
     assert cloud.read("berg_results/again-told/jobs") == b"again-told\n"
-    (project / "berg_results").mkdir()
-    (project / "berg_results/mine").write_text("code\n")
+    write(project, {"berg_results/mine": "code\n"})
     words = [*CPU, "own-folder", "--wait", "cat berg_results/mine; ls -l | grep -c '>' || true"]
     assert cloud.run(*words, cwd=project).code == 0
     assert "\ncode\n0\n" in cloud.log("own-folder")
-
-
-@pytest.mark.slow
-def test_what_is_edited_here_stays_and_what_the_job_deleted_is_moved(
-    cloud: Cloud, project: Path, tmp_path: Path
-) -> None:
-    (project / "job.sh").write_text(
-        "cd $BERG_RESULTS_DIR; [ $BERG_ATTEMPT = 1 ] && { echo 1 >a; echo 1 >b; echo x >gone; ln -s a is; exit 3; }\n"
-        "echo 2 >a; echo 2 >b; rm gone is; echo 3 >is; mkdir dir; ln -s ../a dir/link\n"
-    )
-    here = tmp_path / "here"
-    assert cloud.run(*CPU, "edits", "--wait", "bash job.sh", cwd=project).code == 3
-    assert cloud.run("fetch", "edits", str(here)).code == 0
-    (first, *_) = reversed(json.loads(cloud.run("show", "edits", "--views", "--json").out))
-    (here / "a").write_text("9\n")  # as long as it was
-    (here / "own").write_text("never fetched\n")
-    time.sleep(1.1)  # a moment is named by its second
-    assert cloud.run("run", "--resume", "edits", "--wait", cwd=project).code == 0
-    done = cloud.run("fetch", "edits", str(here))
-    assert done.code == 0 and "your version is now a.~1~" in done.err, done.err
-    read = {p.name: p.read_text() for p in here.iterdir() if p.is_file() and p.name[0] not in ".b"}
-    assert read == {"a": "2\n", "a.~1~": "9\n", "is": "3\n", "own": "never fetched\n"}, done.err
-    assert (here / "b").read_text() == "2\n" and (here / "dir/link").read_text() == "2\n"
-    assert (tmp_path / "here.deleted/gone").read_text() == "x\n"
-    then = tmp_path / "then"
-    assert cloud.run("fetch", "edits", str(then), "--view", first["time"]).code == 0
-    assert (then / "a").read_text() == "1\n" and (then / "gone").read_text() == "x\n"
-    done = cloud.run("fetch", "edits", str(then), "--view", "2020-01-01T00:00:00Z")
-    assert done.code == 1 and "berg show edits --views" in done.err
-    assert "is not a time" in cloud.run("fetch", "edits", "--view", "yesterday").err
 
 
 def test_a_place_that_cannot_be_written_is_named(cloud: Cloud, tmp_path: Path) -> None:
     cloud.bucket.write("berg_results/placed/a.txt", b"1", 0)
     (tmp_path / "file").write_text("in the way")
     for place in (tmp_path / "file/in", Path("/proc/none")):
-        done = cloud.run("fetch", "placed", str(place))
-        assert done.code == 1 and "Give another folder" in done.err, done.err
+        cloud.fails("fetch", "placed", str(place), says="Give another folder")
     assert (tmp_path / "file").read_text() == "in the way"
-    done = cloud.run("fetch", "placed", str(tmp_path / ("n" * 300)))
-    assert done.code == 1 and "File name too long" in done.err, done.err
+    cloud.fails("fetch", "placed", str(tmp_path / ("n" * 300)), says="File name too long")
 
 
 def test_a_disk_that_takes_two_names_for_one_loses_no_file_in_silence(
@@ -146,8 +84,8 @@ def test_a_disk_that_takes_two_names_for_one_loses_no_file_in_silence(
         cloud.bucket.write(f"berg_results/folding/{name}", name.encode(), 0)
     (tmp_path / ".BERG-PARTS").mkdir()
     for _ in range(2):
-        done = cloud.run("fetch", "folding", str(tmp_path))
-        assert done.code == 0 and "a was not downloaded: this disk takes its name for" in done.err
+        done = cloud.ok("fetch", "folding", str(tmp_path))
+        assert "a was not downloaded: this disk takes its name for" in done.err
     assert {file.name for file in tmp_path.iterdir() if file.name[0] != "."} == {"A", "b"}
 
 
@@ -305,8 +243,8 @@ def test_a_moment_is_one_of_the_newest_attempt_that_has_any(cloud: Cloud) -> Non
 # --- a fetch
 
 
-def fetched(cloud: Cloud, name: str, to: Path, deleted: bool = False) -> Fetched:
-    return Fetch(cloud.bucket, "berg_results/", name, to).run(deleted=deleted)
+def fetched(cloud: Cloud, name: str, to: Path, job: str = "", deleted: bool = False) -> Fetched:
+    return Fetch(cloud.bucket, "berg_results/", name, to, job).run(deleted=deleted)
 
 
 def texts(folder: Path) -> dict[str, str]:
@@ -325,19 +263,16 @@ def test_a_fetch_brings_what_changed_and_keeps_what_is_ones_own(
         put(name, f"first {name}")
     here.mkdir()
     (here / "a").write_text("first a")  # by a copy, of no fetch
-    (here / "gone").write_text("mine, before any fetch")
-    (here / "own").write_text("own")
+    write(here, {"gone": "mine, before any fetch", "own": "own"})
     done = fetched(cloud, "again", here)
     assert {*done.new} == {"deep/large", "gone", "gone-but-edited", "becomes/file"}
     assert done.files == 5 and done.kept == {"gone": "gone.~1~"} and not done.left
     assert fetched(cloud, "again", here).new == []
-    (here / "gone-but-edited").write_text("edited")
-    (here / "deep/large").write_text("edited once")
+    write(here, {"gone-but-edited": "edited", "deep/large": "edited once"})
     assert fetched(cloud, "again", here).kept == {
         "deep/large": "deep/large.~1~", "gone-but-edited": "gone-but-edited.~1~"
     }  # fmt: skip
-    (here / "deep/large").write_text("edited twice")
-    (here / "gone-but-edited").write_text("edited")
+    write(here, {"deep/large": "edited twice", "gone-but-edited": "edited"})
     put("a", "second a")
     put("becomes", "a file")
     for name in ("gone", "gone-but-edited", "becomes/file", "deep/large"):
@@ -374,10 +309,8 @@ def test_what_gets_no_file_here_is_named(cloud: Cloud, tmp_path: Path) -> None:
 
 
 def test_a_fetch_goes_through_no_link_and_has_times_and_modes(cloud: Cloud, tmp_path: Path) -> None:
-    place = cloud.bucket, "berg_results/", "exact", "exact", "0"
-    mirror, folder = Mirror(str(tmp_path / "job"), *place), tmp_path / "job/exact"
-    mirror.restore()
-    (folder / "deep").mkdir(parents=True)
+    mirror, folder = mirrored(cloud, tmp_path / "job", "exact")
+    (folder / "deep").mkdir()
     (folder / "run.sh").write_text("#!/bin/sh\n")
     (folder / "run.sh").chmod(0o555)
     os.utime(folder / "run.sh", (1e9, 1e9))
@@ -387,8 +320,7 @@ def test_a_fetch_goes_through_no_link_and_has_times_and_modes(cloud: Cloud, tmp_
     here, outside = tmp_path / "here", tmp_path / "outside"
     here.mkdir(), outside.mkdir()
     (here / "deep").symlink_to(outside)
-    fetch = Fetch(cloud.bucket, "berg_results/", "exact", here, "exact")
-    done = fetch.run()
+    done = fetched(cloud, "exact", here, "exact")
     assert done.left == {"deep/file": "deep is a link or a file, not a folder"}
     assert not [*outside.iterdir()] and {*done.new} == {"run.sh", "link"}
     about = (here / "run.sh").stat()
@@ -397,23 +329,22 @@ def test_a_fetch_goes_through_no_link_and_has_times_and_modes(cloud: Cloud, tmp_
     (here / "deep").unlink()
     (here / "link").unlink()
     (here / "link").symlink_to("run.sh")  # a person's
-    done = Fetch(cloud.bucket, "berg_results/", "exact", here, "exact").run()
+    done = fetched(cloud, "exact", here, "exact")
     assert {*done.new} == {"deep/file", "link"} and done.kept == {"link": "link.~1~"}
     assert (here / "link").read_text() == "inside" and os.readlink(here / "link.~1~") == "run.sh"
-    again = Fetch(cloud.bucket, "berg_results/", "exact", here, "exact").run()
+    again = fetched(cloud, "exact", here, "exact")
     assert again.new == [] and again.files == 3
 
 
 def test_a_fetch_says_what_it_has_not(cloud: Cloud, tmp_path: Path) -> None:
-    times = {"FAILED": jobs.now()}
-    for name, missing in (("nothing", {}), ("lacks", {f"file{n}": "a pipe" for n in range(30)})):
-        ended = State(name, "FAILED", results=name, created_at=jobs.now(), times=times)
-        ended.missing = missing
-        jobs.write_state(cloud.bucket, ended, 0)
-    done = cloud.run("fetch", "nothing")
-    assert done.code == 1 and "nothing has no results yet. Its log: berg log nothing" in done.err
-    assert not (cloud.home / "berg_results/nothing").exists()
-    cloud.bucket.write("berg_results/lacks/there", b"1", 0)
+    put(cloud, "nothing", "FAILED")
+    for more in ([], [str(tmp_path / "nothing")]):
+        cloud.fails("fetch", "nothing", *more, says="no results yet. Its log: berg log nothing")
+    assert cloud.run("fetch", "nosuch").code == cloud.run("fetch", "no/folder").code == 1
+    here = [*cloud.home.glob("berg_results/no*"), *tmp_path.iterdir()]
+    assert not here
+    missing = {f"file{number}": "a pipe" for number in range(30)}
+    put(cloud, "lacks", "FAILED", results={"there": b"1"}, missing=missing)
     cloud.bucket.write(".berg/moments/lacks/at/0001/0/000000000001", b'{"at_ns": "x"}', 0)
     done = cloud.run("fetch", "lacks")
     assert done.code == 0 and "lists of lacks's results cannot be read" in done.err, done.err
@@ -421,27 +352,42 @@ def test_a_fetch_says_what_it_has_not(cloud: Cloud, tmp_path: Path) -> None:
     assert "1 of 1 files new or changed" in done.err
     assert done.out.strip() == str(cloud.home / "berg_results/lacks")
     assert (cloud.home / "berg_results/lacks/there").read_text() == "1"
-    done = cloud.run("fetch", "lacks", "--watch", "--view", "2026-01-02T03:04:05Z")
-    assert done.code == 2 and "only one of --watch and --view" in done.err
+    both = ["--watch", "--view", "2026-01-02T03:04:05Z"]
+    cloud.fails("fetch", "lacks", *both, says="only one of --watch and --view", code=2)
 
 
-def test_a_view_has_a_folder_of_its_own(cloud: Cloud, tmp_path: Path) -> None:
-    place = cloud.bucket, "berg_results/", "viewed", "viewed", "0"
-    mirror, path = Mirror(str(tmp_path), *place), tmp_path / "viewed/model"
-    mirror.restore()
-    path.parent.mkdir()
-    for text in ("one", "two"):
-        path.write_text(text)
-        assert mirror.sync()
-    state = State("viewed", "RUNNING", results="viewed", created_at=jobs.now())
-    state.times["RUNNING"] = jobs.now()
-    jobs.write_state(cloud.bucket, state, 0)
-    now = jobs.now(mirror.at_ns / 1e9)
-    said = json.loads(cloud.run("fetch", "viewed", "--view", now, "--json").out)
-    assert said["folder"] == str(cloud.home / f"berg_results/viewed@{now.replace(':', '')}")
-    assert (Path(said["folder"]) / "model").read_text() == "two" and said["fetched"] == 1
-    done = cloud.run("fetch", "viewed", "--view", "2020-01-01T00:00:00Z")
-    assert done.code == 1 and "no results from then. See: berg show viewed --views" in done.err
+def test_a_fetch_keeps_what_is_edited_moves_what_is_gone_and_brings_a_view_elsewhere(
+    cloud: Cloud, tmp_path: Path
+) -> None:
+    mirror, own = mirrored(cloud, tmp_path / "job", "viewed")
+    put(cloud, "viewed", "RUNNING", ago=100)
+    write(own, {"model": "one", "gone": "x"})
+    (own / "link").symlink_to("gone")
+    here = tmp_path / "here"
+    assert mirror.sync() and cloud.run("fetch", "viewed", str(here)).code == 0
+    (first,) = json.loads(cloud.run("show", "viewed", "--views", "--json").out)
+    (here / "model").write_text("me!")  # as long as it was
+    (here / "own").write_text("never fetched")
+    time.sleep(1.1)  # a moment is named by its second
+    (own / "model").write_text("two")
+    (own / "gone").unlink(), (own / "link").unlink()
+    (own / "link").write_text("a file")
+    assert mirror.sync()
+    done = cloud.run("fetch", "viewed", str(here))
+    assert done.code == 0 and "your version is now model.~1~" in done.err, done.err
+    assert f"such as gone, are in {here}.deleted now" in done.err
+    assert texts(here) == {
+        "model": "two", "model.~1~": "me!", "link": "a file", "own": "never fetched"
+    }  # fmt: skip
+    assert texts(tmp_path / "here.deleted") == {"gone": "x"}
+    said = json.loads(cloud.run("fetch", "viewed", "--view", first["time"], "--json").out)
+    named = first["time"].replace(":", "")
+    assert said["folder"] == str(cloud.home / f"berg_results/viewed@{named}")
+    assert texts(Path(said["folder"])) == {"model": "one", "gone": "x", "link": "x"}
+    view = ["fetch", "viewed", "--view"]
+    says = "no results from then. See: berg show viewed --views"
+    cloud.fails(*view, "2020-01-01T00:00:00Z", says=says)
+    cloud.fails(*view, "yesterday", says="is not a time")
 
 
 def test_the_metrics_of_a_long_file_are_its_last_ones(

@@ -57,9 +57,7 @@ def test_the_token_of_a_machine_may_do_little(cloud: Cloud, project: Path) -> No
     }
     told = {name: (method, cloud.config.endpoint + path, body)
             for name, (method, path, body) in attacks.items()}  # fmt: skip
-    (project / "attacks.json").write_text(json.dumps(told))
-    (project / "attack.py").write_text(ATTACK)
-    commit(project)
+    commit(project, {"attacks.json": json.dumps(told), "attack.py": ATTACK})
     words = ["run", "-g", "0", "-n", "attacks", "--wait", "python3 attack.py"]
     assert cloud.run(*words, cwd=project).code == 0, cloud.log("attacks")
     (line,) = [line for line in cloud.log("attacks").splitlines() if line.startswith("found ")]

@@ -1,4 +1,4 @@
-"""Settings and options: which forms they have, what comes before what, and what setup says of them."""
+"""Settings and options: which forms they have, what comes before what, what setup says of them, and what it makes."""
 
 import getpass
 import json
@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 import pytest
-from conftest import Cloud
+from conftest import Cloud, Done, write
 
 from berg import BergError, config, google, init, options
 from berg.config import Config
@@ -112,8 +112,7 @@ def test_settings_come_from_the_command_the_environment_and_the_file(
     ],
 )
 def test_a_damaged_file_is_named(home: Path, text: str, says: str) -> None:
-    home.mkdir()
-    (home / "berg.json").write_text(text)
+    write(home, {"berg.json": text})
     with pytest.raises(BergError, match=says):
         Config.load()
 
@@ -172,19 +171,24 @@ def test_defaults_are_of_the_file_the_repository_and_the_environment(
     assert "max_hours" not in options.defaults(folder, command())
 
 
-@pytest.mark.parametrize("key", ["yes", "y", "name", "n", "env-file", "tasks", "pod_patch", "what"])
-def test_a_repository_answers_nothing_and_names_no_file_of_this_computer(
-    tmp_path: Path, key: str
+FORBIDDEN = ["yes", "y", "name", "n", "env-file", "tasks", "pod_patch", "what"]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        *((f"{key} = 'x'", f"{key} is nothing that a repository can say") for key in FORBIDDEN),
+        ("env = 'A=1'", "env needs NAME=VALUE"),
+        ("env = ['A=1', 'B']", "env needs NAME=VALUE"),
+        ("env = [1]", "env needs NAME=VALUE"),
+        ("max-hours = ", "not valid TOML"),
+    ],
+)
+def test_a_repository_answers_nothing_and_takes_nothing_of_this_computer(
+    tmp_path: Path, line: str, says: str
 ) -> None:
-    (tmp_path / "pyproject.toml").write_text(f"[tool.berg]\n{key} = 'x'\n")
-    with pytest.raises(BergError, match=f"{key} is nothing that a repository can say"):
-        options.repo_defaults(tmp_path, command())
-
-
-@pytest.mark.parametrize("value", ["'A=1'", "['A=1', 'B']", "[1]"])
-def test_a_repository_gives_variables_with_their_values(tmp_path: Path, value: str) -> None:
-    (tmp_path / "pyproject.toml").write_text(f"[tool.berg]\nenv = {value}\n")
-    with pytest.raises(BergError, match="env needs NAME=VALUE"):
+    (tmp_path / "pyproject.toml").write_text(f"[tool.berg]\n{line}\n")
+    with pytest.raises(BergError, match=says):
         options.repo_defaults(tmp_path, command())
 
 
@@ -197,8 +201,7 @@ def test_settings_are_shown_and_changed_one_by_one(cloud: Cloud, tmp_path: Path)
     (tmp_path / "berg.json").write_text(json.dumps(settings))
 
     def said(*words: str, **env: str) -> Any:
-        done = cloud.run("config", *words, "--json", **own, **env)
-        assert done.code == 0, done.err
+        done = cloud.ok("config", *words, "--json", **own, **env)
         return json.loads(done.out)
 
     assert said("path") == {"name": str(tmp_path / "berg.json")}
@@ -207,6 +210,11 @@ def test_settings_are_shown_and_changed_one_by_one(cloud: Cloud, tmp_path: Path)
     assert made == {
         "name": "zones", "done": "set", "value": ["us-central1-a", "us-central1-b"]
     }  # fmt: skip
+    listed = said("list", BERG_REGION="us-east1")
+    assert (listed["zones"], listed["region"]) == (made["value"], "us-east1")
+    assert [listed["sources"][name] for name in ("zones", "region", "network")] == [
+        str(tmp_path / "berg.json"), "BERG_REGION", "default"
+    ]  # fmt: skip
     assert said("unset", "zones") == {"name": "zones", "done": "unset", "value": []}
     family = cloud.config.default_image.rpartition("/")[2]
     image = said("set", "default_image", family)  # in the project of the one before
@@ -218,8 +226,7 @@ def test_settings_are_shown_and_changed_one_by_one(cloud: Cloud, tmp_path: Path)
     assert cloud.run("config", "get", "user", **own).out == "bea\n"
     shown = cloud.run("config", "show", **own).out
     assert "your name on jobs" in shown and "KEY" in shown
-    empty = cloud.run("config", "set", "user", " ", **own)
-    assert empty.code == 1 and "berg config unset user" in empty.err
+    cloud.fails("config", "set", "user", " ", **own, says="berg config unset user")
     assert cloud.run("config", "set", "nothing", "x", **own).code == 2
 
 
@@ -267,11 +274,103 @@ def test_the_embedded_cloud_says_whether_it_runs(cloud: Cloud, tmp_path: Path) -
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_completes(cloud: Cloud, shell: str) -> None:
-    done = cloud.run("completion", shell)
-    assert done.code == 0 and f"_BERG_COMPLETE={shell}_complete" in done.out, done.err
+    assert f"_BERG_COMPLETE={shell}_complete" in cloud.ok("completion", shell).out
 
 
-# --- what doctor finds
+# --- what doctor finds, and init makes
+
+
+def test_doctor_names_what_is_lacking_and_init_repairs_it(cloud: Cloud) -> None:
+    assert cloud.run("doctor").code == 0
+    role = "/iam/v1/projects/berg-local/roles/bergMachine"
+    cloud.call("PATCH", role, {"includedPermissions": ["compute.instances.get"], "stage": "GA"})
+    done = cloud.run("doctor", "--json")
+    rows = {row["check"]: row for row in json.loads(done.out)}
+    assert done.code == 1 and rows["account"]["status"] == "failed"
+    assert rows["account"]["fix"] == "berg init" and rows["bucket"]["status"] == "ok"
+    assert cloud.run("init", "--local", "-y").code == 0
+    assert cloud.run("doctor").code == 0
+
+
+def test_doctor_without_settings_says_where_to_begin(cloud: Cloud, tmp_path: Path) -> None:
+    done = cloud.run("doctor", BERG_HOME=str(tmp_path))
+    assert done.code == 1 and "berg init" in done.out and "rights" not in done.out
+
+
+def test_wrong_settings_are_refused_and_change_nothing(cloud: Cloud) -> None:
+    before = (cloud.home / ".berg/berg.json").read_bytes()
+    for key, value in {
+        "region": "mars-west1", "zones": "us-central1-a,us-central1-zz", "bucket": "no-such-bucket-x",
+        "network": "nowhere", "service_account": "nobody@berg-local.iam.gserviceaccount.com",
+        "project": "no-such-project", "gpus": "many", "default_image": "none/no-such-image",
+    }.items():  # fmt: skip
+        cloud.fails("config", "set", key, value, says=value.split(",")[-1].split("/")[-1])
+    assert (cloud.home / ".berg/berg.json").read_bytes() == before
+
+
+def test_a_repository_has_options_of_its_jobs(cloud: Cloud, project: Path) -> None:
+    def planned(table: str, *words: str, **env: str) -> Done:
+        (project / "pyproject.toml").write_text(f"[tool.berg]\n{table}\n")
+        return cloud.run(*(words or ("run", "true")), "--dry-run", cwd=project, **env)
+
+    assert "n1-standard-4" in planned("num-gpus = 0\ncpus = 4").out
+    own = "num-gpus = 0\nmax-hours = 2\nresults-dir = 'ours'\nno-external-ip = false"
+    done = planned(own)
+    assert "2h, then Google deletes" in done.out and "/ours/\n" in done.out, done.out + done.err
+    done = planned(own, BERG_NO_EXTERNAL_IP="true")
+    assert done.code == 1 and "without an external address" in done.err, done.err
+    of_commands = 'docker = "python:3.12"\nmax-silence = "1h"'
+    box = planned(of_commands, "devbox", "-g", "0")
+    assert box.code == 0 and "python:3.12" not in box.out, box.err
+    for line, says in {"yes = true": "yes is nothing", "max-hours = 'soon'": "soon"}.items():
+        done = planned(line)
+        assert done.code and says in done.err, (line, done.err)
+
+
+def test_settings_are_replaced_and_buckets_made_only_with_a_yes(
+    cloud: Cloud, tmp_path: Path
+) -> None:
+    own = {"BERG_HOME": str(tmp_path)}
+    (tmp_path / "berg.json").write_text('{"project": "mine", "bucket": "b"}')
+    cloud.fails("init", "--local", **own, says="would replace")
+    assert json.loads((tmp_path / "berg.json").read_text())["project"] == "mine"
+    (tmp_path / "berg.json").unlink()
+    google = {"BERG_ENDPOINT": cloud.config.endpoint}
+    google["BERG_CREDENTIALS_FILE"] = cloud.config.credentials_file
+    words = [
+        "init",
+        "--project",
+        "berg-local",
+        "--region",
+        "us-central1",
+        "--bucket",
+        "made-by-init",
+    ]
+    cloud.fails(*words, **own, **google, says="answer with -y")
+    assert not (tmp_path / "berg.json").exists()
+    assert cloud.run(*words, "-y", **own, **google).code == 0
+    saved = json.loads((tmp_path / "berg.json").read_text())
+    assert saved["bucket"] == "made-by-init" and saved["service_account"].startswith("berg-worker@")
+    cloud.call("DELETE", "/storage/v1/b/made-by-init")
+    cloud.fails("list", **own, says="made-by-init does not exist. Create it: berg init")
+    cloud.call("POST", "/storage/v1/b?project=berg-local", {"name": "made-by-init"})  # by somebody
+    (tmp_path / "berg.json").unlink()
+    assert cloud.run(*words, "-y", **own, **google).code == 0
+    policy = cloud.call("GET", "/storage/v1/b/made-by-init/iam")
+    assert saved["service_account"] in json.dumps(policy), "its machines may use it again"
+    cloud.call("DELETE", "/storage/v1/b/made-by-init")
+
+
+def test_an_api_that_is_off_has_the_command_that_helps(cloud: Cloud) -> None:
+    api = "/serviceusage/v1/projects/berg-local/services/iam.googleapis.com"
+    cloud.call("POST", f"{api}:disable", {})
+    try:
+        done = cloud.run("doctor", "--json")
+    finally:
+        cloud.call("POST", f"{api}:enable", {})
+    (row,) = [row for row in json.loads(done.out) if row["check"] == "apis"]
+    assert done.code == 1 and row["status"] == "failed"
+    assert row["fix"].startswith("gcloud services enable iam.googleapis.com")
 
 
 def test_a_rule_lets_ssh_in_if_it_is_for_its_port_and_all_machines() -> None:
@@ -308,6 +407,7 @@ def test_the_network_lets_ssh_in(cloud: Cloud, sources: list[str], inside: str, 
         else:
             with pytest.raises(Lack) as caught:
                 init.look_at_network(settings)
+            assert "firewall-rules create default-allow-ssh" in caught.value.fix
             assert f"--source-ranges {fix} " in caught.value.fix
             assert "--allow tcp:2222" in caught.value.fix and caught.value.status == "warning"
         with pytest.raises(Lack):
@@ -442,15 +542,14 @@ def test_init_needs_names_and_leaves_the_account_of_who_says_no(
 ) -> None:
     own = {"BERG_HOME": str(tmp_path), "BERG_ENDPOINT": cloud.config.endpoint}
     own["BERG_CREDENTIALS_FILE"] = cloud.config.credentials_file
-    done = cloud.run("init", **own)
-    assert done.code == 1 and "Name it: berg init --project PROJECT" in done.err, done.err
+    cloud.fails("init", **own, says="Name it: berg init --project PROJECT")
     named = ["init", "--project", "berg-local", "--bucket", cloud.config.bucket]
-    done = cloud.run(*named, "--region", "mars-west1", "-y", **own)
-    assert done.code == 1 and "no region 'mars-west1'" in done.err
-    assert "Next: berg config set region REGION" in done.err
+    wrong = [*named, "--region", "mars-west1", "-y"]
+    said = cloud.fails(*wrong, **own, says="no region 'mars-west1'")
+    assert "Next: berg config set region REGION" in said
     assert not (tmp_path / "berg.json").exists()
-    done = cloud.run(*named, "-y", **own, BERG_REGION="us-central1")
-    assert done.code == 0 and f"Saved {tmp_path}/berg.json" in done.err, done.err
+    done = cloud.ok(*named, "-y", **own, BERG_REGION="us-central1")
+    assert f"Saved {tmp_path}/berg.json" in done.err
     saved = json.loads((tmp_path / "berg.json").read_text())
     assert saved == {
         "project": "berg-local", "region": "us-central1", "bucket": cloud.config.bucket,

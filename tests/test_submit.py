@@ -1,13 +1,12 @@
 """From a command to a job: what a plan says, what is repeated, refused and taken back; without machines where that can be."""
 
 import json
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Cloud, until
+from conftest import Cloud, git, until
 from records import put
 
 from berg import BergError, gce, rows
@@ -19,27 +18,21 @@ CPU = ["run", "-g", "0"]
 
 
 def planned(cloud: Cloud, project: Path, *words: str, **env: str) -> dict[str, Any]:
-    done = cloud.run(*words, "--dry-run", "--json", cwd=project, **env)
-    assert done.code == 0, done.err
+    done = cloud.ok(*words, "--dry-run", "--json", cwd=project, **env)
     return dict(json.loads(done.out))
 
 
 def shown(cloud: Cloud, project: Path, *words: str, **env: str) -> dict[str, str]:
     """The rows of a plan."""
-    done = cloud.run(*words, "--dry-run", cwd=project, **env)
-    assert done.code == 0, done.err
+    done = cloud.ok(*words, "--dry-run", cwd=project, **env)
     rows = [line.partition("  ") for line in done.out.splitlines() if line[:1].strip()]
     return {name: text.strip() for name, _, text in rows}
 
 
-def head(project: Path) -> str:
-    words = ["git", "rev-parse", "HEAD"]
-    return subprocess.check_output(words, cwd=project, text=True).strip()
-
-
 def ended(cloud: Cloud, project: Path, name: str, state: str = "FAILED", **about: Any) -> Job:
     """A job that has ended, by its records alone."""
-    code = {"commit": head(project), "head": head(project), "changed": [], "branch": "main"}
+    head = git(project, "rev-parse", "HEAD")
+    code = {"commit": head, "head": head, "changed": [], "branch": "main"}
     code |= {"object": "none", "shallow": [], "tags": {}, "settings": {}, "submodules": {}}
     image = gce.find_image(cloud.config, cloud.config.default_image)
     kind = {"machine_type": "n1-standard-8", "image": image, "max_seconds": 7200}
@@ -62,7 +55,8 @@ def test_a_plan_says_what_will_exist(cloud: Cloud, project: Path) -> None:
     assert rows["Zones"] == "us-central1-b" and rows["Variables"] == "A"
     assert rows["Results"] == f"gs://{cloud.config.bucket}/berg_results/a/b/"
     assert rows["Limit"] == "90m, then Google deletes the machine (--max-hours)"
-    assert rows["Code"].startswith(f"proj at {head(project)[:12]} (main), with 1 changed")
+    head = git(project, "rev-parse", "--short=12", "HEAD")
+    assert rows["Code"].startswith(f"proj at {head} (main), with 1 changed")
     assert rows["Image"].startswith("pytorch-2-9-cu129")
     plan = planned(cloud, project, "run", *words)
     assert (plan["name"], plan["max_run_seconds"], plan["scratch_gb"]) == ("said", 5400, 0)
@@ -72,7 +66,8 @@ def test_a_plan_says_what_will_exist(cloud: Cloud, project: Path) -> None:
     assert rows["Command"] == "none: a devbox" and "Rows" not in rows
     assert rows["Results"].endswith(f"/berg_results/{rows['Job']}/")
     assert rows["Job"].startswith("proj-") and rows["Machine"] == "n1-standard-8, 200 GB disk"
-    rows = shown(cloud, project, *CPU, "train --out /root/berg_results/own/place")
+    rows = shown(cloud, project, *CPU, "train --lr={lr} --out /root/berg_results/own/place")
+    assert rows["Note"].startswith("no --grid gives {lr} a value")
     assert rows["Results"].endswith("/berg_results/own/place/")
 
 
@@ -113,24 +108,80 @@ def test_a_sweep_has_as_many_machines_as_it_needs(
         (["run", "--disk-gb", "9", "true"], 2, "--disk-gb"),
         (["run", "--image", "no-such-image", "true"], 1, "no image or image family 'no-such-image'"),
         (["run", "-t", "l5", "true"], 1, "no GPU type 'l5'"),
+        (["run", "--cwd", "nowhere", "true"], 1, "--cwd nowhere"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_before_anything_exists(
     cloud: Cloud, project: Path, words: list[str], code: int, says: str
 ) -> None:
-    done = cloud.run(*words, "--dry-run", cwd=project)
-    assert done.code == code and says in done.err, done.err
+    cloud.fails(*words, "--dry-run", cwd=project, says=says, code=code)
 
 
 def test_what_is_asked_is_answered_before_anything_is_sent(cloud: Cloud, project: Path) -> None:
     (project / ".env").write_text("TOKEN=1")
     words = [*CPU, "-n", "asked", "true"]
     before = cloud.names()
-    done = cloud.run(*words, cwd=project)
-    assert done.code == 1 and ".env looks like a secret" in done.err, done.err
-    assert "Continue?" in done.err and cloud.names() == before
+    said = cloud.fails(*words, cwd=project, says=".env looks like a secret")
+    assert "Continue?" in said and cloud.names() == before
     done = cloud.run(*words, "--dry-run", cwd=project)
     assert done.code == 0 and "Created" not in done.err and cloud.names() == before
+
+
+# --- what a machine is made of
+
+
+T4 = ["-t", "t4", "-g", "2"]
+ATTACHED = {"acceleratorType": "nvidia-tesla-t4", "acceleratorCount": 2}
+
+
+def part(whole: Any, path: str) -> Any:
+    for key in path.split("."):
+        whole = whole[int(key)] if key.isdigit() else whole.get(key)
+    return whole
+
+
+@pytest.mark.parametrize(
+    ("words", "path", "value"),
+    [
+        (["-g", "0"], "machineType", "n1-standard-8"),
+        (["-g", "0", "-c", "16"], "machineType", "n1-standard-16"),
+        (["--machine-type", "e2-standard-4"], "machineType", "e2-standard-4"),
+        ([], "machineType", "g2-standard-12"),
+        (["-g", "2"], "machineType", "g2-standard-24"),
+        (T4, "guestAccelerators.0", ATTACHED),
+        (["-t", "h100", "-g", "8"], "machineType", "a3-highgpu-8g"),
+        (["-t", "h100", "-g", "8"], "networkInterfaces.0.nicType", "GVNIC"),
+        (["--disk-gb", "300"], "disks.0.initializeParams.diskSizeGb", "300"),
+        (["--disk-gb", "300"], "disks.0.autoDelete", True),
+        (["--max-hours", "2"], "scheduling.maxRunDuration.seconds", "7200"),
+        (["--max-hours", "2"], "scheduling.instanceTerminationAction", "DELETE"),
+        (["devbox", "-g", "0"], "scheduling.instanceTerminationAction", "STOP"),
+        ([], "scheduling.onHostMaintenance", "TERMINATE"),
+        (["-g", "0"], "scheduling.onHostMaintenance", None),
+    ],
+)
+def test_options_of_a_machine(
+    cloud: Cloud, project: Path, words: list[str], path: str, value: Any
+) -> None:
+    words = words if words[:1] == ["devbox"] else ["run", *words, "true"]
+    assert part(planned(cloud, project, *words)["request"], path) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "path", "value"),
+    [
+        ("SERVICE_ACCOUNT", "me@here.com", "serviceAccounts.0.email", "me@here.com"),
+        ("NETWORK", "inner", "networkInterfaces.0.network", "global/networks/inner"),
+        ("USER", "ada", "labels.berg-user", "ada"),
+        ("GPUS", "0", "machineType", "n1-standard-8"),
+        ("GPU_TYPE", "t4", "guestAccelerators.0.acceleratorType", "nvidia-tesla-t4"),
+    ],
+)
+def test_a_variable_is_stronger_than_the_file(
+    cloud: Cloud, project: Path, name: str, text: str, path: str, value: str
+) -> None:
+    env = {f"BERG_{name}": text}
+    assert part(planned(cloud, project, "run", "true", **env)["request"], path) == value
 
 
 # --- variables
@@ -141,7 +192,7 @@ def test_variables_of_a_file_come_before_those_of_options(
 ) -> None:
     monkeypatch.setenv("HERE", "a b")
     file = tmp_path / "env"
-    file.write_text("A=file\nexport B='x  # y'  # c\n\nC=a#b\nHERE\nD=\nE=a=b\n")
+    file.write_text("\ufeffA=file\nexport B='x  # y'  # c\n\nC=a#b\nHERE\nD=\nE=a=b\n")
     found = variables(str(file), ["A=option", "HERE", "F="])
     assert found == {"A": "option", "B": "x  # y", "C": "a#b", "HERE": "a b", "D": "",
                      "E": "a=b", "F": ""}  # fmt: skip
@@ -150,8 +201,13 @@ def test_variables_of_a_file_come_before_those_of_options(
         file.write_text(text)
         with pytest.raises(BergError, match=says):
             variables(str(file), [])
-    for text in ("BERG_X=1", "PATH=/x", "HOME=/x", "a-b=1", "=1", "NOT_SET_HERE"):
-        with pytest.raises(BergError, match=r"--env "):
+    with pytest.raises(BergError, match="--env-file /no/file: No such file"):
+        variables("/no/file", [])
+    for text, says in {
+        "BERG_X=1": "BERG_X: names that", "PATH=/x": "a machine has its own", "HOME=/x": "its own",
+        "a-b=1": "NAME=VALUE", "=1": "NAME=VALUE", "NOT_SET_HERE": "Give NOT_SET_HERE=VALUE",
+    }.items():  # fmt: skip
+        with pytest.raises(BergError, match=f"--env .*{says}"):
             variables("", [text])
     assert variables("", ["BERGX=1", "PATHS=1"]) == {"BERGX": "1", "PATHS": "1"}
 
@@ -182,11 +238,9 @@ def test_a_job_is_resumed_as_it_was(cloud: Cloud, project: Path) -> None:
         (["--disk-gb", "10"], "continues a job with the command and the options that it had"),
         (["--spot"], "goes-on keeps its options when it is resumed"),
     ]:  # fmt: skip
-        done = cloud.run(*resume, *words, "--dry-run", cwd=project)
-        assert done.code == 1 and says in done.err, (words, done.err)
+        cloud.fails(*resume, *words, "--dry-run", cwd=project, says=says)
     (project / ".env").touch()
-    done = cloud.run(*resume, "--new-code", cwd=project)
-    assert done.code == 1 and ".env looks like a secret" in done.err, done.err
+    cloud.fails(*resume, "--new-code", cwd=project, says=".env looks like a secret")
 
 
 @pytest.mark.parametrize(
@@ -206,6 +260,12 @@ def test_only_what_has_not_succeeded_is_resumed(
     assert done.code == bool(says) and says in done.err.lower(), done.err
 
 
+def test_a_row_is_not_resumed_and_does_not_run_again(cloud: Cloud, project: Path) -> None:
+    ended(cloud, project, "rowed", cmd="true {x}", rows=[{"x": "1"}])
+    for words in (["rerun", "rowed/0"], ["run", "--resume", "rowed/0"]):
+        cloud.fails(*words, "--dry-run", cwd=project, says="rowed/0 is a row")
+
+
 def test_a_job_runs_again_with_its_options_but_under_its_own_name(
     cloud: Cloud, project: Path
 ) -> None:
@@ -213,6 +273,8 @@ def test_a_job_runs_again_with_its_options_but_under_its_own_name(
                "env": ["A=1"], "max_hours": 3.0, "note": "a note"}  # fmt: skip
     command = "python train.py --out=/root/berg_results/mine --log berg_results/mine-2"
     ended(cloud, project, "first-one", cmd=command, options=options, env={"A": "1", "B": "2"})
+    rows = shown(cloud, project, "rerun", "@")
+    assert rows["Job"].startswith("proj-") and "first" not in str(rows)
     (project / "train.py").write_text("edited")
     again = ["rerun", "first-one", "-n", "second-one"]
     rows = shown(cloud, project, *again, "--env", "B=3", "--env", "C=4")
@@ -224,12 +286,34 @@ def test_a_job_runs_again_with_its_options_but_under_its_own_name(
     rows = shown(cloud, project, *again, "--new-code", "-c", "8", "-r", "else")
     assert "with 1 changed" in rows["Code"] and rows["Machine"].startswith("n1-standard-8, ")
     assert rows["Results"].endswith("/else/") and "berg_results/else --log" in rows["Command"]
-    rows = shown(cloud, project, "rerun", "@")
-    assert rows["Job"].startswith("proj-") and "first" not in str(rows)
     ended(cloud, project, "odd-one", options={"disk_gb": "many"})
-    done = cloud.run("rerun", "odd-one", "--dry-run", cwd=project)
-    assert done.code == 1 and "record of odd-one has no disk_gb that fits" in done.err
-    assert cloud.run("rerun", "odd-one", "--disk-gb", "50", "--dry-run", cwd=project).code == 0
+    again = ["rerun", "odd-one", "--dry-run"]
+    cloud.fails(*again, cwd=project, says="record of odd-one has no disk_gb that fits")
+    cloud.ok(*again, "--disk-gb", "50", cwd=project)
+
+
+def test_a_resume_without_room_leaves_the_job_as_it_was(
+    cloud: Cloud, project: Path, no_room: Any
+) -> None:
+    ended(cloud, project, "no-room")
+    paths = [f".berg/jobs/no-room_{kind}.json" for kind in ("metadata", "state")]
+    before = [cloud.read(path) for path in paths]
+    (project / "new").touch()
+    no_room()
+    for more in ([], ["--new-code"]):
+        cloud.fails("run", "--resume", "no-room", *more, cwd=project, says="out of stock")
+        assert [cloud.read(path) for path in paths] == before
+    cloud.fails(*CPU, "-n", "roomless", "true", cwd=project, says="none was left behind")
+    assert not cloud.read(".berg/jobs/roomless_state.json")
+
+
+def test_a_record_chooses_no_file_of_this_computer(cloud: Cloud, project: Path) -> None:
+    rows = [{"x": "1"}, {"x": "2"}]
+    ended(cloud, project, "of-a-file", cmd="true {x}", rows=rows, options={"tasks": "all.csv"})
+    (project / "all.csv").write_text("x\nprivate\n")
+    again = shown(cloud, project, "rerun", "of-a-file", "-n", "rows-again")
+    assert again["Rows"].startswith("2: x=1, ")
+    assert shown(cloud, project, "rerun", "of-a-file", "--grid", "x=7")["Rows"].startswith("1: x=7")
 
 
 # --- submit
@@ -237,14 +321,11 @@ def test_a_job_runs_again_with_its_options_but_under_its_own_name(
 
 @pytest.mark.slow
 def test_a_job_that_is_submitted_is_known_at_once_and_has_its_name_alone(
-    cloud: Cloud, project: Path
+    cloud: Cloud, project: Path, no_room: Any
 ) -> None:
     words = ["-t", "t4", "-g", "2", "-m", "2", "-n", "known", "--note", "why", "-y", "--json"]
-    cloud.call("POST", "/_berg/stockout", {"zone": "us-central1-a"})
-    try:
-        done = cloud.run("run", *words, "--install", "none", "sleep 300", cwd=project)
-    finally:
-        cloud.call("POST", "/_berg/stockout", {"on": False})
+    no_room(zone="us-central1-a")
+    done = cloud.run("run", *words, "--install", "none", "sleep 300", cwd=project)
     assert done.code == 0 and "Created known in us-central1-" in done.err, done.err
     said = json.loads(done.out)
     zone = said["zone"]
@@ -259,38 +340,34 @@ def test_a_job_that_is_submitted_is_known_at_once_and_has_its_name_alone(
     taken = cloud.run(*CPU, "-n", "known", "true", cwd=project)
     assert taken.code == 1 and "there is a job 'known' already" in taken.err
     assert "berg rm known" in taken.err
-    taken = cloud.run(*CPU, "-n", "known-1", "true", cwd=project)
-    assert taken.code == 1 and f"there is a machine 'known-1' in {zone} already" in taken.err
+    says = f"there is a machine 'known-1' in {zone} already"
+    cloud.fails(*CPU, "-n", "known-1", "true", cwd=project, says=says)
     assert cloud.state("known")["id"] == found["id"]
-    assert cloud.run("kill", "-y", "--now", "known").code == 0
 
 
 @pytest.mark.slow
-def test_of_two_submits_at_one_moment_one_has_the_name(cloud: Cloud, project: Path) -> None:
-    late = {"method": "storage.objects.get", "match": "twins_state", "times": 2}  # both see none
-    cloud.call("POST", "/_berg/faults", {**late, "delay": 3, "after_handler": True})
+def test_of_two_submits_at_one_moment_one_has_the_name(
+    cloud: Cloud, project: Path, faults: Any
+) -> None:
+    late = {"match": "twins_state", "times": 2, "delay": 3, "after_handler": True}
+    faults("storage.objects.get", **late)  # both see none
     words = [*CPU, "-n", "twins", "--install", "none"]
-    try:
-        with ThreadPoolExecutor(2) as pool:
-            both = [pool.submit(cloud.run, *words, f"sleep 30{n}", cwd=project) for n in (0, 1)]
-            done = [each.result() for each in both]
-    finally:
-        cloud.call("DELETE", "/_berg/faults")
+    with ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(cloud.run, *words, f"sleep 30{n}", cwd=project) for n in (0, 1)]
+    done = [each.result() for each in both]
     assert sorted(each.code for each in done) == [0, 1], [each.err for each in done]
     winner, loser = sorted(range(2), key=lambda n: done[n].code)
     assert "there is a job 'twins' already" in done[loser].err
     record = json.loads(cloud.read(jobs.job_path("twins")))
     assert record["cmd"] == f"sleep 30{winner}" and cloud.state("twins")["id"] == record["id"]
     assert len(gce.machines(cloud.config, "twins")) == 1
-    assert cloud.run("kill", "-y", "--now", "twins").code == 0
 
 
 @pytest.mark.slow
 def test_an_installation_that_fails_ends_the_job_with_its_code(cloud: Cloud, project: Path) -> None:
     own = 'echo "has $A in $PWD"; (exit 7) | cat'
     words = [*CPU, "-n", "no-install", "--env", "A=1", "--install", own, "--wait", "echo ran"]
-    done = cloud.run(*words, cwd=project)
-    assert done.code == 7 and "the installation failed (exit code 7)" in done.err, done.err
+    cloud.fails(*words, cwd=project, says="the installation failed (exit code 7)", code=7)
     log = cloud.log("no-install")
     assert "\nhas 1 in /root/code/proj\n" in log and "\nran\n" not in log
     until(lambda: not gce.machines(cloud.config, "no-install"))

@@ -8,19 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import BERG, Cloud, commit, until
+from conftest import BERG, Cloud, commit, git, until, write
 
 from berg import gce, sync
 
 
 @pytest.fixture
 def box(cloud: Cloud, project: Path) -> Iterator[str]:
-    (project / "old").mkdir()
-    (project / "old/a.py").write_text("a\n")
-    commit(project)
+    commit(project, {"old/a.py": "a\n"})
     name = "syncbox"
-    done = cloud.run("devbox", "-g", "0", "-n", name, "--install", "none", "-y", cwd=project)
-    assert done.code == 0, done.err
+    cloud.ok("devbox", "-g", "0", "-n", name, "--install", "none", "-y", cwd=project)
     until(lambda: b'"RUNNING"' in cloud.read(f".berg/jobs/{name}_state.json"))
     yield name
     cloud.run("kill", "-y", "--now", name)
@@ -35,15 +32,15 @@ def test_what_changes_is_sent_and_what_was_made_there_stays(
         return cloud.run("ssh", box, "--", command, cwd=project).out
 
     def sync(*options: str) -> str:
-        done = cloud.run("sync", box, "--once", *options, cwd=project)
-        assert done.code == 0, done.err
+        done = cloud.ok("sync", box, "--once", *options, cwd=project)
         return done.err
 
     assert there("pwd; echo $BERG_JOB; command -v tt").split()[1:] == [box, "/usr/local/bin/tt"]
     there("echo mine >own.txt; echo mine >old/own.txt; git add own.txt")
-    (project / "train.py").write_text("print('second')\n")
-    (project / "new file.py").write_text("print('new')\n")
-    (project / ".env").write_text("TOKEN=x\n")
+    write(
+        project,
+        {"train.py": "print('second')\n", "new file.py": "print('new')\n", ".env": "TOKEN=x\n"},
+    )
     assert ".env" in sync()
     assert there("python3 train.py; python3 'new file.py'; ls -A").split() == [
         "second", "new", ".git", "new", "file.py", "old", "own.txt", "train.py"
@@ -63,11 +60,8 @@ def test_what_changes_is_sent_and_what_was_made_there_stays(
     tunnel.send_signal(signal.SIGINT)
     assert tunnel.wait(10) == 130
     other = project.parent / "other"
-    other.mkdir()
-    (other / "x").write_text("")
-    commit(other)
-    done = cloud.run("sync", box, "--once", cwd=other)
-    assert done.code == 1 and "proj" in done.err
+    commit(other, {"x": ""})
+    cloud.fails("sync", box, "--once", cwd=other, says="proj")
 
 
 def test_another_laptop_is_let_in_and_sends_whatever_files(
@@ -77,18 +71,13 @@ def test_another_laptop_is_let_in_and_sends_whatever_files(
     (other / "berg.json").write_bytes((cloud.home / ".berg/berg.json").read_bytes())
 
     def berg(*words: str) -> str:
-        done = cloud.run(*words, cwd=project, BERG_HOME=str(other))
-        assert done.code == 0, done.err
+        done = cloud.ok(*words, cwd=project, BERG_HOME=str(other))
         return done.out
 
     (project / "run").write_text("#!/bin/sh\n")
     (project / "run").chmod(0o755)
     (project / "link").symlink_to("train.py")
-    (project / "sp ace 'q\" ünï").write_text("odd\n")
-    (project / "becomes").mkdir()
-    (project / "becomes/folder").write_text("inside\n")
-    (project / "env").mkdir()
-    (project / "env/pyvenv.cfg").write_text("")
+    write(project, {"sp ace 'q\" ünï": "odd\n", "becomes/folder": "inside\n", "env/pyvenv.cfg": ""})
     berg("sync", box, "--once")
     look = "ls; test -x run && readlink link && cat 'sp ace '*"
     said = berg("ssh", box, "--", look)
@@ -97,8 +86,7 @@ def test_another_laptop_is_let_in_and_sends_whatever_files(
     (project / "becomes").rmdir()
     (project / "becomes").write_text("a file\n")
     (project / "link").unlink()
-    (project / "link").mkdir()
-    (project / "link/inside").write_text("in a folder\n")
+    write(project, {"link/inside": "in a folder\n"})
     berg("sync", box, "--once")
     assert berg("ssh", box, "--", "cat becomes link/inside") == "a file\nin a folder\n"
 
@@ -128,58 +116,41 @@ def test_a_login_works_with_os_login_and_takes_no_other_host_key(
         assert done.code == 255 and "verification failed" in done.err and not done.out, done
     finally:
         require()
-        cloud.run("kill", "-y", "--now", "login")
 
 
 def test_each_machine_of_several_is_reached_by_its_number(cloud: Cloud, project: Path) -> None:
     where = "echo $BERG_NODE_RANK of $MASTER_ADDR; sleep 300"
     words = ["-m", "2", "--each", "-n", "duo", "--install", "none", where]
     assert cloud.run("run", "-g", "0", *words, cwd=project).code == 0
-    try:
-        first, _ = sorted(gce.machines(cloud.config, "duo"), key=lambda machine: machine.name)
-        for rank in (0, 1):
-            until(lambda rank=rank: f"\n{rank} of {first.inner_address}\n" in cloud.log("duo"))
-            assert cloud.run("ssh", f"duo/{rank}", "hostname").out == f"duo-{rank}\n"
-        said = [f"duo-{rank}: {rank} of {first.inner_address}" for rank in (0, 1)]
-        assert {*said} <= {*cloud.run("log", "duo").out.splitlines()}
-        of_one = cloud.run("log", "duo", "--machine", "duo-1").out
-        assert "\n1 of " in of_one and "0 of" not in of_one
-        (project / "train.py").write_text("print('both')\n")
-        assert cloud.run("sync", "duo", "--once", cwd=project).code == 0
-        for rank in (0, 1):
-            done = cloud.run("ssh", f"duo/{rank}", "python3 train.py")
-            assert done.out == "both\n", done.err
-        assert cloud.run("ssh", "duo/2", "true").err.startswith("Error: duo has no machine 2")
-    finally:
-        cloud.run("kill", "-y", "--now", "duo")
+    first, _ = sorted(gce.machines(cloud.config, "duo"), key=lambda machine: machine.name)
+    for rank in (0, 1):
+        until(lambda rank=rank: f"\n{rank} of {first.inner_address}\n" in cloud.log("duo"))
+        assert cloud.run("ssh", f"duo/{rank}", "hostname").out == f"duo-{rank}\n"
+    (project / "train.py").write_text("print('both')\n")
+    assert cloud.run("sync", "duo", "--once", cwd=project).code == 0
+    for rank in (0, 1):
+        done = cloud.run("ssh", f"duo/{rank}", "python3 train.py")
+        assert done.out == "both\n", done.err
+    assert cloud.run("ssh", "duo/2", "true").err.startswith("Error: duo has no machine 2")
 
 
 def test_the_rsync_of_macos_is_named(cloud: Cloud, project: Path, tmp_path: Path) -> None:
     (tmp_path / "rsync").write_text("#!/bin/sh\necho openrsync: protocol version 29\n")
     (tmp_path / "rsync").chmod(0o755)
     path = f"{tmp_path}:{os.environ['PATH']}"
-    done = cloud.run("sync", "any", "--once", cwd=project, PATH=path)
-    assert done.code == 1 and "brew install rsync" in done.err, done.err
+    cloud.fails("sync", "any", "--once", cwd=project, PATH=path, says="brew install rsync")
 
 
 def test_what_is_sent_is_what_git_would_take(tmp_path: Path) -> None:
     root, inner = tmp_path / "proj", tmp_path / "inner"
     for folder in (root, inner):
-        folder.mkdir()
-        (folder / "a.py").write_text("a\n")
-        (folder / "gone.py").write_text("gone\n")
-        (folder / ".gitignore").write_text("*.log\n")
-        commit(folder)
-    git = ["git", "-c", "protocol.file.allow=always"]
-    subprocess.run([*git, "submodule", "--quiet", "add", str(inner), "sub"], cwd=root, check=True)
-    (root / "new\tfile").write_text("new")
-    (root / "out.log").write_text("ignored")
+        commit(folder, {"a.py": "a\n", "gone.py": "gone\n", ".gitignore": "*.log\n"})
+    git(root, "submodule", "--quiet", "add", str(inner), "sub")
+    write(root, {"new\tfile": "new", "out.log": "ignored"})
     (root / "link").symlink_to("a.py")
     os.mkfifo(root / "pipe")
     (root / "gone.py").unlink()
-    (root / "sub/more").write_text("more")
-    (root / "venv").mkdir()
-    (root / "venv/pyvenv.cfg").write_text("")
+    write(root, {"sub/more": "more", "venv/pyvenv.cfg": ""})
     files = sync.files_of(root)
     assert {*files} == {
         ".gitignore", ".gitmodules", "a.py", "new\tfile", "link",

@@ -1,5 +1,6 @@
 """What is in the way of a command, in a sentence; and nothing is left behind."""
 
+import base64
 import http.server
 import json
 import os
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 from conftest import BERG, Cloud, until
+from google.auth._cloud_sdk import CLOUD_SDK_CLIENT_ID
 
 from berg import gce, google
 from localcloud import control
@@ -22,57 +24,27 @@ from localcloud import control
 CPU = ["run", "-g", "0", "-n"]
 
 
-def test_no_room_and_no_quota_name_what_was_tried(cloud: Cloud, project: Path, faults: Any) -> None:
-    def refused(code: str, message: str, times: int) -> str:
-        error = {"code": code, "message": message}
-        faults("compute.instances.insert", operation_error=error, times=times)
-        words = ["-z", "us-east1-b", "-z", "us-central1-c", "-z", "us-central1-b", "true"]
-        done = cloud.run(*CPU, "no-room", *words, cwd=project)
-        assert done.code == 1 and "none was left behind" in done.err, done.err
-        assert not cloud.read(".berg/jobs/no-room_state.json")
-        return done.err
-
-    said = refused("ZONE_RESOURCE_POOL_EXHAUSTED", "The zone does not have enough.", 3)
-    tried = [line.split(":")[0].strip() for line in said.splitlines() if "out of stock" in line]
-    assert tried == ["us-east1-b", "us-central1-c", "us-central1-b"], said
-    said = refused("QUOTA_EXCEEDED", "Quota 'CPUS' exceeded. Limit: 1.0 in region.", 2)
-    assert "Limit: 1.0" in said and "quotas" in said, said
-    assert "us-central1-b: " not in said.partition("none was")[2], "a quota is that of a region"
-
-
 @pytest.mark.slow
 def test_a_devbox_whose_zone_is_full_says_so_and_keeps_its_disk(
-    cloud: Cloud, project: Path
+    cloud: Cloud, project: Path, no_room: Any
 ) -> None:
-    assert cloud.run("devbox", "-g", "0", "-n", "full-zone", cwd=project).code == 0
-    assert cloud.run("stop", "--now", "full-zone").code == 0
-    cloud.call("POST", "/_berg/stockout", {})
-    try:
-        done = cloud.run("start", "full-zone")
-    finally:
-        cloud.call("POST", "/_berg/stockout", {"on": False})
-    assert done.code == 1 and "its disk is there" in done.err, done.err
-    assert "berg image create full-zone" in done.err
-    assert cloud.run("kill", "-y", "full-zone").code == 0
+    cloud.ok("devbox", "-g", "0", "-n", "full-zone", cwd=project)
+    cloud.ok("stop", "--now", "full-zone")
+    no_room()
+    said = cloud.fails("start", "full-zone", says="its disk is there")
+    assert "berg image create full-zone" in said
 
 
-def test_google_is_asked_again_when_it_is_busy(cloud: Cloud, faults: Any) -> None:
-    refusal = {"status": 403, "reason": "rateLimitExceeded", "times": 2}
-    faults("compute.instances.aggregatedList", **refusal)
-    faults("storage.objects.list", status=429, times=2)
-    assert cloud.run("list", "-a").code == 0
-    faults("*.list", half=True, times=2)
-    faults("compute.instances.aggregatedList", half=True, times=2)
-    assert cloud.run("list", "-a").code == 0
-    faults("compute.instances.aggregatedList", status=403, reason="forbidden", times=1)
-    done = cloud.run("list", "-a")
-    assert done.code == 1 and "Google refused" in done.err, done.err
+def test_the_bucket_is_asked_again_when_it_is_busy(cloud: Cloud, faults: Any) -> None:
+    for what in ({"status": 429}, {"half": True}):
+        faults("storage.objects.list", **what, times=2)
+        assert cloud.run("list", "-a").code == 0
+    faults("compute.instances.aggregatedList", status=403, reason="forbidden")
+    cloud.fails("list", "-a", says="Google refused")
 
 
 def test_credentials_that_do_not_work_are_named(cloud: Cloud, tmp_path: Path) -> None:
     """Those of a service account work, until its key is deleted."""
-    import base64
-
     accounts = "/iam/v1/projects/berg-local/serviceAccounts"
     email = cloud.call("POST", accounts, {"accountId": "ci-of-tests"})["email"]
     project = "/cloudresourcemanager/v1/projects/berg-local"
@@ -87,17 +59,12 @@ def test_credentials_that_do_not_work_are_named(cloud: Cloud, tmp_path: Path) ->
     settings = json.loads((cloud.home / ".berg/berg.json").read_text())
     (tmp_path / "berg.json").write_text(json.dumps({**settings, "credentials_file": ""}))
     own = {"BERG_HOME": str(tmp_path), "GOOGLE_APPLICATION_CREDENTIALS": str(file)}
-    import time
-
     time.sleep(1.5)  # rights count after a second here
-    done = cloud.run("list", "-a", "--json", **own)
-    assert done.code == 0, done.err
+    cloud.ok("list", "-a", "--json", **own)
     cloud.call("DELETE", f"/iam/v1/{made['name']}")
-    done = cloud.run("list", **own)
-    assert done.code == 1 and f"Renew {file}" in done.err, done.err
+    cloud.fails("list", **own, says=f"Renew {file}")
     file.unlink()
-    done = cloud.run("list", **own)
-    assert done.code == 1 and "no Google credentials" in done.err and str(file) in done.err
+    assert str(file) in cloud.fails("list", **own, says="no Google credentials")
 
 
 NO_QUOTA_PROJECT = [
@@ -124,15 +91,12 @@ def test_credentials_without_a_quota_project_lack_no_rights(
 
 
 def test_google_auths_own_words_on_quotas_are_not_shown(cloud: Cloud, tmp_path: Path) -> None:
-    from google.auth._cloud_sdk import CLOUD_SDK_CLIENT_ID
-
     (file := tmp_path / "adc.json").write_text(
         json.dumps({"type": "authorized_user", "client_id": CLOUD_SDK_CLIENT_ID,
                     "client_secret": "x", "refresh_token": "x"})
     )  # fmt: skip
     own = {"BERG_HOME": str(tmp_path)}
-    done = cloud.run("config", "set", "credentials_file", str(file), **own)
-    assert done.code == 0 and "quota" not in done.err, done.err
+    assert "quota" not in cloud.ok("config", "set", "credentials_file", str(file), **own).err
 
 
 @pytest.mark.parametrize(
@@ -159,8 +123,7 @@ def test_an_embedded_cloud_that_is_off_is_named_at_once(cloud: Cloud, project: P
     with socket.create_server(("127.0.0.1", 0)) as server:
         endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
     for words in (["list"], ["doctor"], ["run", "-g", "0", "true"]):
-        done = cloud.run(*words, cwd=project, BERG_ENDPOINT=endpoint)
-        assert done.code == 1 and "Start it: berg local start" in done.err, done.err
+        cloud.fails(*words, cwd=project, BERG_ENDPOINT=endpoint, says="it: berg local start")
 
 
 class Proxy(http.server.BaseHTTPRequestHandler):
@@ -200,12 +163,11 @@ def test_the_embedded_cloud_behind_a_proxy_and_on_a_full_disk(alone: Cloud, proj
     url = f"http://127.0.0.1:{server.server_port}"
     names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
     env = {**dict.fromkeys(names, url), "NO_PROXY": "example.com"}
-    done = alone.run("init", "--local", "-y", **env)
-    assert done.code == 0, done.err
+    alone.ok("init", "--local", "-y", **env)
     alone.call("POST", "/_berg/settings", {"first_boot": 0, "prepared": 1})
     line = 'echo "proxy $http_proxy"; echo 1 >$BERG_RESULTS_DIR/one'
-    done = alone.run(*CPU, "proxied", "--tail", "--install", "none", line, cwd=project, **env)
-    assert done.code == 0 and f"proxy {url}\n" in done.out, done.err + done.out
+    words = [*CPU, "proxied", "--tail", "--install", "none", line]
+    assert f"proxy {url}\n" in alone.ok(*words, cwd=project, **env).out
     assert alone.run("fetch", "proxied", str(project / "out"), **env).code == 0
     assert Proxy.asked == []
     server.shutdown()
@@ -215,8 +177,7 @@ def test_the_embedded_cloud_behind_a_proxy_and_on_a_full_disk(alone: Cloud, proj
     with fill, pytest.raises(OSError):
         while True:
             fill.write(b"\0" * 65536)
-    done = alone.run(*CPU, "crowded", "true", cwd=project)
-    assert done.code == 1 and "disk is full" in done.err, done.err
+    alone.fails(*CPU, "crowded", "true", cwd=project, says="disk is full")
 
 
 def test_a_machine_whose_host_is_maintained_leaves_its_results_and_says_so(
@@ -228,8 +189,7 @@ def test_a_machine_whose_host_is_maintained_leaves_its_results_and_says_so(
     until(lambda: "\nup\n" in cloud.log("hosted"))
     (machine,) = gce.machines(cloud.config, "hosted")
     google.call(cloud.config, "POST", f"{machine.path}/simulateMaintenanceEvent")
-    done = cloud.run("wait", "hosted")
-    assert done.code == 1 and "hosted LOST" in done.err and "maintain its host" in done.err
+    assert "maintain its host" in cloud.fails("wait", "hosted", says="hosted LOST")
     assert cloud.read("berg_results/hosted/late") == b"late\n"
     until(lambda: not gce.machines(cloud.config, "hosted"))
 

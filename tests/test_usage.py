@@ -24,8 +24,7 @@ def smi(project: Path, script: str) -> list[str]:
 def test_samples_are_beside_the_log_and_shown_after_the_job(cloud: Cloud, project: Path) -> None:
     words = smi(project, f"printf '{ANSWER}'")
     cmd = "until grep -q 350.5 /root/berg/*.usage.jsonl; do sleep 0.2; done"
-    done = cloud.run("run", "-n", "busy", *words, cmd, cwd=project)
-    assert done.code == 0, done.err
+    cloud.ok("run", "-n", "busy", *words, cmd, cwd=project)
     log, file = sorted(cloud.names(".berg/logs/busy/"))
     assert file == log.removesuffix(".log") + ".usage.jsonl"
     samples = [json.loads(line) for line in cloud.read(file).splitlines()]
@@ -39,8 +38,7 @@ def test_samples_are_beside_the_log_and_shown_after_the_job(cloud: Cloud, projec
 @pytest.mark.slow
 def test_an_nvidia_smi_that_hangs_hurts_no_job(cloud: Cloud, project: Path) -> None:
     words = smi(project, "exec sleep 60")
-    done = cloud.run("run", "-n", "stuck", *words, "sleep 8", cwd=project)
-    assert done.code == 0, done.err
+    cloud.ok("run", "-n", "stuck", *words, "sleep 8", cwd=project)
     assert "left running" not in cloud.log("stuck"), cloud.log("stuck")
 
 
