@@ -56,10 +56,3 @@ def undone(request):
 def cloud(tmp_path_factory):
     with session_cloud(tmp_path_factory) as made:
         yield made
-
-
-@pytest.fixture(scope="session")
-def account(cloud) -> str:
-    """A service account without rights; returns its address."""
-    path = "/iam/v1/projects/berg-local/serviceAccounts"
-    return cloud.call("POST", path, {"accountId": "berg-worker"})["email"]
