@@ -8,6 +8,7 @@ import empty_home
 import loopback
 import pytest
 from cloud_fixtures import kube, session_cloud
+from local_machines import Client
 
 HOME = empty_home.enter()
 WITNESS = loopback.enter()
@@ -56,3 +57,9 @@ def undone(request):
 def cloud(tmp_path_factory):
     with session_cloud(tmp_path_factory) as made:
         yield made
+
+
+@pytest.fixture
+def machines(cloud) -> Client:
+    """Requests to Compute Engine of the cloud of this process."""
+    return Client(cloud.folder)

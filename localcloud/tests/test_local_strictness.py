@@ -3,14 +3,9 @@
 
 import pytest
 from local_cloud import bucket, client, http_session, raw, server  # noqa: F401
-from local_machines import IMAGE, NIC, ZONE, Client
+from local_machines import IMAGE, NIC, ZONE
 
 DISK = {"boot": True, "autoDelete": True, "initializeParams": {"sourceImage": IMAGE}}
-
-
-@pytest.fixture
-def machines(cloud):
-    return Client(cloud.folder)
 
 
 def message(answer) -> str:

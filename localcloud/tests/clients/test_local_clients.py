@@ -9,7 +9,7 @@ import uuid
 
 import pytest
 from local_gcloud import Gcloud
-from local_machines import ZONE, Client
+from local_machines import ZONE
 
 MB = 1 << 20
 
@@ -109,8 +109,7 @@ def test_gcloud_changes_a_bucket_as_berg_advises(gcloud, cloud, bucket):
     assert answer.status_code == 400
 
 
-def test_gcloud_compute(cloud, gcloud):
-    machines = Client(cloud.folder)
+def test_gcloud_compute(machines, gcloud):
     machines.insert("seen")
     assert "seen" in gcloud("compute", "instances", "list", "--format=value(name)").split()
     words = ("compute", "instances", "describe", "seen", f"--zone={ZONE}", "--format=value(status)")

@@ -65,8 +65,8 @@ def asked(client) -> dict:
 
 
 def state(client, wanted: str) -> dict:
-    until(lambda: asked(client)["state"] == wanted, f"the state {wanted}")
-    return asked(client)
+    ready = lambda: (row := asked(client))["state"] == wanted and row
+    return until(ready, f"the state {wanted}")
 
 
 def machines(client, zone: str = A) -> dict[str, str]:

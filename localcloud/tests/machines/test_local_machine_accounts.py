@@ -28,11 +28,6 @@ except r.HTTPError as error:
 
 
 @pytest.fixture
-def client(cloud):
-    return Client(cloud.folder)
-
-
-@pytest.fixture
 def account(cloud):
     """A new account, and what gives it a custom role with some permissions in the project."""
     email = cloud.call("POST", ACCOUNTS, {"accountId": f"m-{uuid.uuid4().hex[:12]}"})["email"]
@@ -52,32 +47,26 @@ def account(cloud):
     return email, grant
 
 
-def as_account(client, email):
-    """A client whose requests are those of an account."""
-    other = Client(client.folder)
-    other.session = requests.Session()
-    other.session.headers["Authorization"] = f"Bearer {Tokens(client.folder).mint(email)}"
-    return other
-
-
-def test_a_machine_may_delete_itself_once_its_account_has_the_permission(client, account):
+def test_a_machine_may_delete_itself_once_its_account_has_the_permission(machines, account):
     email, grant = account
     name = f"mortal-{uuid.uuid4().hex[:8]}"
-    url = f"{client.url}/compute/v1/projects/{PROJECT}/zones/{ZONE}/instances/{name}"
+    url = f"{machines.url}/compute/v1/projects/{PROJECT}/zones/{ZONE}/instances/{name}"
     script = f"#!/bin/bash\ncat > /tmp/end.py <<'E'\n{END.replace('URL', url)}E\n"
     accounts = [{"email": email, "scopes": ["https://www.googleapis.com/auth/cloud-platform"]}]
-    client.insert(
+    machines.insert(
         name, f"{script}until python3 /tmp/end.py; do sleep 0.1; done\n", serviceAccounts=accounts
     )
-    assert f"I am {email}" in client.console_with(name, "refused 403")
+    assert f"I am {email}" in machines.console_with(name, "refused 403")
     grant("compute.instances.delete")
-    until(lambda: client.get(name) is None, "the machine is gone")
+    until(lambda: machines.get(name) is None, "the machine is gone")
 
 
-def test_to_create_a_machine_takes_many_permissions(client, cloud, account):
+def test_to_create_a_machine_takes_many_permissions(machines, cloud, account):
     email, grant = account
     cloud.call("POST", "/_berg/settings", {"grant_delay": 0, "account_delay": 0})
-    machine, path = as_account(client, email), f"/zones/{ZONE}/instances"
+    machine, path = Client(machines.folder), f"/zones/{ZONE}/instances"
+    machine.session = requests.Session()
+    machine.session.headers["Authorization"] = f"Bearer {Tokens(machines.folder).mint(email)}"
     name = f"made-{uuid.uuid4().hex[:8]}"
     accounts = [{"email": email, "scopes": []}]
     wanted = body(name, "#!/bin/bash\n", labels={"a": "b"}, serviceAccounts=accounts)
@@ -98,4 +87,4 @@ def test_to_create_a_machine_takes_many_permissions(client, cloud, account):
     assert (status, reason) == (400, "serviceAccountAccessDenied") and email in text
     grant("iam.serviceAccounts.actAs")
     assert machine.call("POST", path, wanted).status_code == 200
-    client.delete(name)
+    machines.delete(name)
