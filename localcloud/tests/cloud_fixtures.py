@@ -23,22 +23,19 @@ POLICY_3 = {"options": {"requestedPolicyVersion": 3}}
 # The embedded cloud's settings in tests, where they are not those that it begins with: grants and
 # new accounts are late, as Google's are by minutes; clusters are in a hurry.
 USUAL = {
-    **{
-        "hurry": 1,
-        "metadata_delay": 0,
-        "grant_delay": 2,
-        "account_delay": 2,
-        "enable_delay": 0,
-        "first_boot": 30,
-        "image_delay": 0,
-        "prepared": 1,  # how the worker came to a machine makes no difference to what happens later
-        "grace": None,
-    },
-    **{
-        "operation": 0.2,
-        "give_up": 3,
-    },
-    **{"backoff": 0.3, "scale_retry": 1.0},
+    "hurry": 1,
+    "metadata_delay": 0,
+    "grant_delay": 2,
+    "account_delay": 2,
+    "enable_delay": 0,
+    "first_boot": 30,
+    "image_delay": 0,
+    "prepared": 1,  # how the worker came to a machine makes no difference to what happens later
+    "grace": None,
+    "operation": 0.2,
+    "give_up": 3,
+    "backoff": 0.3,
+    "scale_retry": 1.0,
 }
 
 
@@ -66,9 +63,6 @@ class Cloud:
         assert answer.ok, answer.text
         return answer.json() if answer.content else None
 
-    def fault(self, method: str, **what) -> None:
-        self.call("POST", "/_berg/faults", {"method": method, **what})
-
     def settle_down(self) -> None:
         """End the faults, the shortages and the settings of a test, if it had any."""
         server = (self.folder / "server.json").read_bytes()
@@ -83,20 +77,6 @@ class Cloud:
     def usual(self) -> dict[str, float | None]:
         """The settings that this cloud began with, but for those that tests have otherwise."""
         return {**self.call("POST", "/_berg/settings", {}), **USUAL}
-
-    @contextlib.contextmanager
-    def without(self, service: str) -> Iterator[None]:
-        """While the project has an API off."""
-        path = f"/serviceusage/v1/projects/berg-local/services/{service}.googleapis.com"
-        self.call("POST", f"{path}:disable", {})
-        try:
-            yield
-        finally:
-            self.call("POST", f"{path}:enable", {})
-
-    def instances(self) -> dict[str, dict]:
-        """All instances by name; it is none of the lists of which Google takes 750 a minute."""
-        return {each["name"]: each for each in self.call("GET", "/_berg/instances")["instances"]}
 
 
 @contextlib.contextmanager
@@ -119,23 +99,10 @@ def kube(cloud, tmp_path_factory):
     """A cluster for the tests of Kubernetes in each process: a small pool, and one with GPUs that
     scales from 0.
     """
-    made = local_kube.make_cluster(
-        cloud, "kube", tmp_path_factory.mktemp("kube"), local_kube.gpu_pool()
-    )
-    yield made
-    local_kube.delete_cluster(made)
+    return local_kube.make_cluster(cloud, "kube", tmp_path_factory.mktemp("kube"))
 
 
 def settle(cloud: Cloud) -> None:
     """Let count what accounts and grants there are by now."""
     settings = cloud.call("POST", "/_berg/settings", {})
     time.sleep(max(settings["grant_delay"], settings["account_delay"]))
-
-
-def wait_for(condition, seconds: float = 30, what: str = "the condition", every: float = 0.1):
-    """Wait until `condition()` is true and return what it returned."""
-    end = time.monotonic() + 3 * seconds  # what others do on the same cores takes its time, too
-    while not (value := condition()):
-        assert time.monotonic() < end, f"{what} did not come true within {seconds} s"
-        time.sleep(every)
-    return value

@@ -8,6 +8,7 @@ import empty_home
 import loopback
 import pytest
 from cloud_fixtures import kube, session_cloud
+from local_machines import Client
 
 HOME = empty_home.enter()
 WITNESS = loopback.enter()
@@ -58,8 +59,7 @@ def cloud(tmp_path_factory):
         yield made
 
 
-@pytest.fixture(scope="session")
-def account(cloud) -> str:
-    """A service account without rights; returns its address."""
-    path = "/iam/v1/projects/berg-local/serviceAccounts"
-    return cloud.call("POST", path, {"accountId": "berg-worker"})["email"]
+@pytest.fixture
+def machines(cloud) -> Client:
+    """Requests to Compute Engine of the cloud of this process."""
+    return Client(cloud.folder)

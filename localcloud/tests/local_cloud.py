@@ -5,7 +5,6 @@ with it.
 import base64
 import itertools
 import os
-import re
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -16,7 +15,6 @@ import google.auth
 import google_crc32c
 import pytest
 import requests
-from google.auth.transport.requests import AuthorizedSession
 from google.cloud import storage as gcs
 
 from localcloud.identity.tokens import LAPTOP, Tokens
@@ -84,17 +82,6 @@ class Server:
         tokens = Tokens(self.folder, lambda: self.url)
         tokens.write_credentials(path)
         return google.auth.load_credentials_from_file(path, scopes=SCOPES)[0]
-
-    def authorized(self) -> AuthorizedSession:
-        return AuthorizedSession(self.credentials())
-
-    def memory(self, field: str) -> float:
-        """VmRSS or VmHWM of the server in MB."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.search(rf"{field}:\s+(\d+) kB", status)[1]) / 1000
-
-    def reset_peak(self) -> None:
-        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
 
 
 @pytest.fixture(scope="module")
@@ -171,10 +158,3 @@ def reason(response):
 
 def crc32c(data):
     return base64.b64encode(google_crc32c.value(data).to_bytes(4, "big")).decode()
-
-
-def make_repository(server, session, id="images", location="us-central1"):
-    url = f"{server.url}/artifactregistry/v1/projects/{PROJECT}/locations/{location}/repositories"
-    answer = session.post(url, params={"repositoryId": id}, json={"format": "DOCKER"})
-    assert answer.ok or answer.status_code == 409, answer.text
-    return answer

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -18,24 +17,30 @@ SYSTEM = {
     "initialNodeCount": 1,
     "config": {"machineType": "e2-medium", "diskSizeGb": 30},
 }
-SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
-
-
-def gpu_pool(name: str = "t4", **fields) -> dict:
-    """The body of a pool with two T4 a node, which scales from 0."""
-    gpus = {"acceleratorType": "nvidia-tesla-t4", "acceleratorCount": "2"}
-    gpus["gpuDriverInstallationConfig"] = {"gpuDriverVersion": "LATEST"}
-    config = {
+# Two T4 a node; it scales from 0.
+GPUS = {
+    "name": "t4",
+    "initialNodeCount": 0,
+    "autoscaling": {
+        "enabled": True,
+        "minNodeCount": 0,
+        "maxNodeCount": 4,
+        "locationPolicy": "ANY",
+    },
+    "config": {
         "machineType": "n1-standard-4",
         "diskType": "pd-ssd",
         "diskSizeGb": 100,
-        "accelerators": [gpus],
-    }
-    config |= {"oauthScopes": SCOPES, **fields.pop("config", {})}
-    scaling = {"enabled": True, "minNodeCount": 0, "maxNodeCount": 4, "locationPolicy": "ANY"}
-    return {"name": name, "initialNodeCount": 0, "autoscaling": scaling, "config": config, **fields}
-
-
+        "accelerators": [
+            {
+                "acceleratorType": "nvidia-tesla-t4",
+                "acceleratorCount": "2",
+                "gpuDriverInstallationConfig": {"gpuDriverVersion": "LATEST"},
+            }
+        ],
+        "oauthScopes": ["https://www.googleapis.com/auth/cloud-platform"],
+    },
+}
 TOLERATED = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
 
 
@@ -74,58 +79,36 @@ class Kube:
         self.server = f"https://{found['endpoint']}"
         self.ca = folder / f"{name}.pem"
         self.ca.write_bytes(base64.b64decode(found["masterAuth"]["clusterCaCertificate"]))
-        self.session = requests.Session()  # a handshake costs more than what most tests ask
-
-    @property
-    def token(self) -> str:
-        """A token that is good now: a test may have made all tokens of this cloud expire."""
-        self.google("GET", f"{PLACE}/clusters/{self.name}")  # which fetches one where that is so
-        return self.cloud.session.credentials.token
 
     def google(self, verb: str, path: str, body=None) -> dict:
         return self.cloud.call(verb, f"/container/v1/{path}", body)
 
-    def done(self, operation: dict) -> dict:
-        """An operation, when it has ended."""
-        path = f"{PLACE}/operations/{operation['name']}"
-        ended = lambda: (found := self.google("GET", path))["status"] == "DONE" and found
-        return until(ended, operation["operationType"], 60)
-
-    def raw(
-        self, verb: str, path: str, body=None, token: str = "", headers=None, **query
-    ) -> requests.Response:
-        data = body if isinstance(body, (str, bytes)) or body is None else json.dumps(body)
-
-        def ask(bearer: str) -> requests.Response:
-            given = {"Authorization": f"Bearer {bearer}", "Content-Type": "application/json"}
-            return self.session.request(
-                verb,
-                self.server + path,
-                data=data,
-                headers={**given, **(headers or {})},
-                params=query,
-                verify=self.ca,
-                timeout=60,
-            )
-
-        answer = ask(token or self.cloud.session.credentials.token)
-        return answer if token or answer.status_code != 401 else ask(self.token)
+    def raw(self, verb: str, path: str, body=None, headers=None, **query) -> requests.Response:
+        """With a token of the laptop's."""
+        return self.cloud.session.request(
+            verb,
+            self.server + path,
+            data=body and json.dumps(body),
+            headers={"Content-Type": "application/json", **(headers or {})},
+            params=query,
+            verify=self.ca,
+            timeout=60,
+        )
 
     def call(self, verb: str, path: str, body=None, **query) -> dict:
         answer = self.raw(verb, path, body, **query)
         assert answer.ok, answer.text
         return answer.json()
 
-    def create(self, body: dict, namespace: str = "default") -> dict:
+    def create(self, body: dict) -> dict:
         group = "/api/v1" if body["apiVersion"] == "v1" else f"/apis/{body['apiVersion']}"
-        kind = body["kind"].lower()
-        path = f"{group}/namespaces/{namespace}/{kind}{'' if kind.endswith('s') else 's'}"
+        path = f"{group}/namespaces/default/{body['kind'].lower()}s"
         return self.call("POST", path, body, fieldValidation="Strict")
 
-    def get(self, kind: str, name: str = "", namespace: str = "default", **query) -> dict:
+    def get(self, kind: str, name: str = "", **query) -> dict:
         group = "/apis/batch/v1" if kind == "jobs" else "/api/v1"
-        where = "" if kind == "nodes" else f"/namespaces/{namespace}"
-        return self.call("GET", f"{group}{where}/{kind}{'/' + name if name else ''}", **query)
+        path = f"{group}/namespaces/default/{kind}{'/' + name if name else ''}"
+        return self.call("GET", path, **query)
 
     def pods(self, job: str = "") -> list[dict]:
         query = {"labelSelector": f"batch.kubernetes.io/job-name={job}"} if job else {}
@@ -163,23 +146,18 @@ class Kube:
         self.call("DELETE", path, {"propagationPolicy": "Background"})
         until(lambda: not self.pods(name), f"no pod of {name} is left")
 
-    def kubectl(self, *words: str, stdin: str = "", code: int = 0) -> str:
-        done = self.run(*words, stdin=stdin)
-        assert done.returncode == code, done.stderr + done.stdout
+    def kubectl(self, *words: str) -> str:
+        done = self.run(*words)
+        assert done.returncode == 0, done.stderr + done.stdout
         return done.stdout
 
     def command(self, *words: str) -> list[str]:
         if not shutil.which("kubectl"):
             pytest.skip("kubectl is not installed")
-        where = [
-            "--server",
-            self.server,
-            "--certificate-authority",
-            str(self.ca),
-            "--token",
-            self.token,
-        ]
-        return ["kubectl", *where, *words]
+        self.google("GET", f"{PLACE}/clusters/{self.name}")  # with a token that is good now
+        token = self.cloud.session.credentials.token
+        where = ["--server", self.server, "--certificate-authority", str(self.ca)]
+        return ["kubectl", *where, "--token", token, *words]
 
     def run(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess:
         environment = {**os.environ, "HOME": str(self.folder), "KUBECONFIG": "/dev/null"}
@@ -193,23 +171,12 @@ class Kube:
         )
 
 
-def make_cluster(cloud, name: str, folder: Path, *pools: dict, **fields) -> Kube:
-    """A cluster with a small pool, and others."""
-    body = {"cluster": {"name": name, "nodePools": [SYSTEM, *pools], **fields}}
+def make_cluster(cloud, name: str, folder: Path) -> Kube:
+    """A cluster with a small pool, and one with GPUs."""
+    body = {"cluster": {"name": name, "nodePools": [SYSTEM, GPUS]}}
     operation = cloud.call("POST", f"/container/v1/{PLACE}/clusters", body)
     kube = Kube(cloud, name, folder)
-    done = kube.done(operation)
-    assert "error" not in done, done
+    path = f"{PLACE}/operations/{operation['name']}"
+    ended = lambda: (found := kube.google("GET", path))["status"] == "DONE" and found
+    assert "error" not in until(ended, "the end of its creation")
     return kube
-
-
-def delete_cluster(kube: Kube) -> None:
-    for _ in range(100):
-        answer = kube.cloud.session.delete(
-            f"{kube.cloud.url}/container/v1/{PLACE}/clusters/{kube.name}"
-        )
-        if answer.ok:
-            kube.done(answer.json())
-            return
-        time.sleep(0.1)
-    raise AssertionError(answer.text)

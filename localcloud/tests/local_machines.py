@@ -1,6 +1,8 @@
 """Talk to the embedded Compute Engine as a client that shares no code with berg."""
 
+import contextlib
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import google.auth
@@ -26,6 +28,28 @@ def until(condition, what: str, seconds: float = 60):
             return value
         time.sleep(0.01)
     raise AssertionError(f"not within {seconds} s: {what}")
+
+
+def error(answer: requests.Response) -> tuple[int, str, str]:
+    found = answer.json()["error"]
+    return answer.status_code, found["errors"][0]["reason"], found["message"]
+
+
+def failure(operation: dict) -> dict:
+    return operation["error"]["errors"][0]
+
+
+def ssh(private: str | Path, *words: str, **options: object) -> list[str]:
+    """A command of OpenSSH's that has this key alone and asks nobody anything."""
+    usual = {
+        "IdentitiesOnly": "yes",
+        "BatchMode": "yes",
+        "UserKnownHostsFile": "/dev/null",
+        "StrictHostKeyChecking": "no",
+        "LogLevel": "ERROR",
+    }
+    named = [f"-o{name}={value}" for name, value in {**usual, **options}.items()]
+    return ["ssh", "-F", "none", "-i", str(private), *named, *words]
 
 
 def body(name: str, script: str = "", image: str = IMAGE, **fields) -> dict:
@@ -93,6 +117,29 @@ class Client:
             f"{text} on {name}'s console",
         )
 
+    @contextlib.contextmanager
+    def limited(self, metric: str, limit: float, region: str = "") -> Iterator[None]:
+        """While a quota, of a region or of the project, is another one."""
+        where = {"metric": metric, **({"region": region} if region else {})}
+        rows = self.call("GET", f"/regions/{region}" if region else "").json()["quotas"]
+        before = next(row["limit"] for row in rows if row["metric"] == metric)
+        self.control("quotas", {**where, "limit": limit})
+        try:
+            yield
+        finally:
+            self.control("quotas", {**where, "limit": before})
+
+    def tidy(self) -> None:
+        """Leave nothing of a test to the next: no machines, templates, shortages, faults."""
+        self.session.delete(f"{self.url}/_berg/faults")
+        self.control("stockout", {"on": False})
+        for kind in ("instanceGroupManagers", "instances", "resourcePolicies"):
+            for scope, rows in self.call("GET", f"/aggregated/{kind}").json()["items"].items():
+                for row in rows.get(kind, []):
+                    self.wait(self.call("DELETE", f"/{scope}/{kind}/{row['name']}"))
+        for row in self.call("GET", "/global/instanceTemplates").json().get("items", []):
+            self.wait(self.call("DELETE", f"/global/instanceTemplates/{row['name']}"))
+
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
@@ -101,8 +148,3 @@ def client(tmp_path_factory):
     control.start(folder, options=("--grace", "3"))
     yield Client(folder)
     control.reset(folder)
-
-
-def groups_there(client) -> list[str]:
-    scopes = client.call("GET", "/aggregated/instanceGroupManagers").json()["items"].values()
-    return [row["name"] for scope in scopes for row in scope.get("instanceGroupManagers", [])]

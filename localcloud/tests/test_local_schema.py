@@ -166,27 +166,35 @@ def test_every_method_is_found_by_its_own_path(service):
         assert len(values) == path.count("x%2Fy")
 
 
-def test_names_of_many_segments_are_one_parameter():
+SECRET = "projects/p/secrets/s"
+
+
+@pytest.mark.parametrize(
+    ("verb", "path", "method", "values"),
+    [
+        ("GET", SECRET, "secrets.get", {"name": SECRET}),
+        ("POST", f"{SECRET}:addVersion", "secrets.addVersion", {"parent": SECRET}),
+        ("GET", f"{SECRET}:getIamPolicy", "secrets.getIamPolicy", {"resource": SECRET}),
+        (
+            "GET",
+            f"{SECRET}/versions/1:access",
+            "secrets.versions.access",
+            {"name": f"{SECRET}/versions/1"},
+        ),
+        ("POST", "projects/p/secrets", "secrets.create", {"parent": "projects/p"}),
+    ],
+)
+def test_names_of_many_segments_are_one_parameter(verb, path, method, values):
+    found = schema.match(schema.load("secretmanager"), verb, path)
+    assert (found[0].id, found[1]) == (f"secretmanager.projects.{method}", values)
+
+
+def test_a_name_has_so_many_segments_and_verbs_that_there_are():
     api = schema.load("secretmanager")
-    base = "projects/p/secrets/s"
-
-    def found(verb, path):
-        method, values = schema.match(api, verb, path)
-        return method.id.removeprefix("secretmanager.projects."), values
-
-    assert found("GET", base) == ("secrets.get", {"name": base})
-    assert found("POST", f"{base}:addVersion") == ("secrets.addVersion", {"parent": base})
-    assert found("GET", f"{base}:getIamPolicy") == ("secrets.getIamPolicy", {"resource": base})
-    assert found("GET", f"{base}/versions/1:access") == (
-        "secrets.versions.access",
-        {"name": f"{base}/versions/1"},
-    )
-    assert found("POST", "projects/p/secrets") == ("secrets.create", {"parent": "projects/p"})
-    assert schema.match(api, "POST", f"{base}:fly") is None
+    assert schema.match(api, "POST", f"{SECRET}:fly") is None
     project = schema.match(schema.load("cloudresourcemanager"), "POST", "projects/p:getIamPolicy")
-    assert project[0].id == "cloudresourcemanager.projects.getIamPolicy" and project[1] == {
-        "resource": "p"
-    }
+    assert project[0].id == "cloudresourcemanager.projects.getIamPolicy"
+    assert project[1] == {"resource": "p"}
     # An encoded slash makes one segment more than the pattern allows.
     method, values = schema.match(api, "GET", "projects/p/secrets/a%2Fb")
     with pytest.raises(ApiError):

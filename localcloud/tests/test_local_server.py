@@ -8,6 +8,7 @@ import time
 
 import pytest
 import requests
+from google.auth.transport.requests import AuthorizedSession
 from local_cloud import (  # noqa: F401
     MB,
     PROJECT,
@@ -49,7 +50,7 @@ def test_credentials_file_refreshes(tmp_path, monkeypatch):
     )
     server = Server(tmp_path / "cloud").start()
     try:
-        session = server.authorized()
+        session = AuthorizedSession(server.credentials())
         buckets = f"{server.url}/storage/v1/b?project={PROJECT}"
         assert session.get(buckets).status_code == 200
         before = session.credentials.token

@@ -1,16 +1,15 @@
-"""Clients that no one here wrote, as people use them with the embedded cloud: rclone, gcloud, obstore. kubectl is
-in kubernetes/, gcloud's ssh in compute/.
+"""Clients that no one here wrote, as people use them with the embedded cloud: rclone and gcloud.
+kubectl is in kubernetes/, gcloud's ssh in compute/.
 """
 
 import os
 import shutil
 import subprocess
-import time
 import uuid
-from datetime import datetime, timezone
 
 import pytest
 from local_gcloud import Gcloud
+from local_machines import ZONE
 
 MB = 1 << 20
 
@@ -37,9 +36,7 @@ def files(tmp_path):
 @pytest.fixture
 def gcloud(cloud, tmp_path):
     cloud.call("GET", "/_berg/requests")  # so that there is a token
-    (tmp_path / "gcloud").mkdir()
-    token = cloud.session.credentials.token
-    return Gcloud(cloud.url, "berg-local", token, tmp_path / "gcloud")
+    return Gcloud(cloud.url, "berg-local", cloud.session.credentials.token, tmp_path)
 
 
 def same(one, other) -> bool:
@@ -112,43 +109,9 @@ def test_gcloud_changes_a_bucket_as_berg_advises(gcloud, cloud, bucket):
     assert answer.status_code == 400
 
 
-def test_gcloud_compute(cloud, gcloud):
-    zone = "us-central1-c"
-    disk = {
-        "boot": True,
-        "initializeParams": {"sourceImage": "projects/debian-cloud/global/images/family/debian-12"},
-    }
-    made = {"name": "seen", "disks": [disk], "networkInterfaces": [{}]}
-    made["machineType"] = f"zones/{zone}/machineTypes/e2-medium"
-    base = f"/compute/v1/projects/berg-local/zones/{zone}"
-    operation = cloud.call("POST", f"{base}/instances", made)
-    cloud.call("POST", f"{base}/operations/{operation['name']}/wait", {})
+def test_gcloud_compute(machines, gcloud):
+    machines.insert("seen")
     assert "seen" in gcloud("compute", "instances", "list", "--format=value(name)").split()
-    words = ("compute", "instances", "describe", "seen", f"--zone={zone}", "--format=value(status)")
+    words = ("compute", "instances", "describe", "seen", f"--zone={ZONE}", "--format=value(status)")
     assert gcloud(*words) == "RUNNING\n"
-    cloud.call("DELETE", f"{base}/instances/seen")
-
-
-def test_obstore(cloud, bucket):
-    obstore = pytest.importorskip("obstore")
-    pytest.importorskip("obstore.store")
-    cloud.call("GET", "/_berg/requests")
-    far = datetime(2099, 1, 1, tzinfo=timezone.utc)
-    token = cloud.session.credentials.token
-    store = obstore.store.GCSStore(
-        bucket,
-        config={"base_url": cloud.url},
-        client_options={"allow_http": True},
-        credential_provider=lambda: {"token": token, "expires_at": far},
-        retry_config={"max_retries": 0},
-    )
-    about = {"Content-Type": "text/plain", "writer": "us"}
-    made = obstore.put(store, "new/é", b"0123456789", mode="create", attributes=about)
-    assert bytes(obstore.get(store, "new/é").bytes()) == b"0123456789"
-    assert bytes(obstore.get_range(store, "new/é", start=2, length=3)) == b"234"
-    with pytest.raises(obstore.exceptions.AlreadyExistsError):
-        obstore.put(store, "new/é", b"late", mode="create")
-    time.sleep(1.1)  # Google takes one change of an object a second.
-    obstore.put(store, "new/é", b"next", mode={"version": made["version"]})
-    with pytest.raises(FileNotFoundError):
-        obstore.get(store, "none")
+    machines.delete("seen")

@@ -1,6 +1,6 @@
 # ruff: noqa: F811 (a fixture is imported, and arguments have its name)
-"""Ways to and from machines of the embedded cloud: organisation policies, NAT, keys of the
-metadata, IAP's tunnel.
+"""Ways to and from machines of the embedded cloud: private access, keys of the metadata, IAP's
+tunnel.
 
 gcloud and OpenSSH are the clients, where they are installed.
 """
@@ -10,14 +10,11 @@ import subprocess
 
 import pytest
 from local_gcloud import Gcloud
-from local_machines import ZONE, body, client, until  # noqa: F401 (a fixture)
+from local_machines import ZONE, client, ssh, until  # noqa: F401 (a fixture)
 
 from localcloud.machines import sshd
 
 REGION = "us-central1"
-PROJECT = "/cloudresourcemanager/v1/projects/berg-local"
-EXTERNAL, OS_LOGIN = "constraints/compute.vmExternalIpAccess", "constraints/compute.requireOsLogin"
-DENIED, REQUIRED = {"listPolicy": {"allValues": "DENY"}}, {"booleanPolicy": {"enforced": True}}
 needs_sshd = pytest.mark.skipif(
     os.geteuid() != 0 or bool(sshd.obstacle()), reason="no ssh into machines on port 22 here"
 )
@@ -27,22 +24,6 @@ needs_sshd = pytest.mark.skipif(
 def gcloud(client, tmp_path):
     client.call("GET", "")
     return Gcloud(client.url, "berg-local", client.session.credentials.token, tmp_path)
-
-
-def policy(client, verb: str, **body) -> dict:
-    answer = client.session.post(f"{client.url}{PROJECT}:{verb}OrgPolicy", json=body)
-    assert answer.ok, answer.text
-    return answer.json()
-
-
-@pytest.fixture
-def policies(client):
-    yield lambda constraint, what: policy(client, "set", policy={"constraint": constraint, **what})
-    for constraint in (EXTERNAL, OS_LOGIN):
-        policy(client, "clear", constraint=constraint)
-
-
-# --- organisation policies
 
 
 # --- ways out
@@ -126,34 +107,26 @@ def key(tmp_path):
 
 def enters(client, name: str, private: str) -> bool:
     address = client.get(name)["networkInterfaces"][0]["networkIP"]
-    options = ["-F", "none", "-i", private, "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes"]
-    options += [
-        "-o",
-        "UserKnownHostsFile=/dev/null",
-        "-o",
-        "StrictHostKeyChecking=no",
-        "-o",
-        "LogLevel=ERROR",
-    ]
-    done = subprocess.run(
-        ["ssh", *options, f"root@{address}", "hostname"], capture_output=True, text=True
-    )
+    words = ssh(private, f"root@{address}", "hostname")
+    done = subprocess.run(words, capture_output=True, text=True)
     return done.returncode == 0 and done.stdout == f"{name}\n"
 
 
 @needs_sshd
-def test_keys_of_the_metadata_let_root_in(client, key):
+def test_keys_of_a_machine_and_of_the_project_let_root_in(client, key):
     mine, public_mine = key("mine")
     shared, public_shared = key("shared")
     other, public_other = key("other")
     items = [{"key": "ssh-keys", "value": f"root:{public_mine}"}]
+    tell(client, "", startup_script="#!/bin/bash\necho from the project\n")
     client.insert("door", metadata={"items": items})
+    client.console_with("door", "startup-script: from the project")
     until(lambda: enters(client, "door", mine), "my key")
     assert not enters(client, "door", shared)
     tell(client, "", ssh_keys=f"root:{public_shared}\nanna:{public_other}")
     until(lambda: enters(client, "door", shared), "the project's key")
     assert not enters(client, "door", other), "another user's key"
-    tell(client, "", ssh_keys=None)
+    tell(client, "", ssh_keys=None, startup_script=None)
     client.delete("door")
 
 
@@ -190,39 +163,18 @@ def test_a_tunnel_of_gcloud_s_reaches_a_machine_without_an_address(client, gclou
         metadata={"items": [{"key": "ssh-keys", "value": f"root:{public}"}]},
     )
     url = client.url.replace("http://127.0.0.1", "wss://127.0.0.2")
-    start = ["gcloud", "compute", "start-iap-tunnel"]
 
     def tunnel(name: str, port: str = "22") -> list[str]:
-        words = [*start, name, port, "--listen-on-stdin", "--zone", ZONE, "--verbosity=error"]
-        return [
-            *words,
-            f"--iap-tunnel-url-override={url}/v4",
-            "--iap-tunnel-insecure-disable-websocket-cert-check",
-        ]
+        words = ["gcloud", "compute", "start-iap-tunnel", name, port, "--listen-on-stdin"]
+        words += ["--zone", ZONE, "--verbosity=error", f"--iap-tunnel-url-override={url}/v4"]
+        return [*words, "--iap-tunnel-insecure-disable-websocket-cert-check"]
 
     environment = {**os.environ, **gcloud.settings}
-    options = [
-        "-F",
-        "none",
-        "-i",
-        private,
-        "-o",
-        "BatchMode=yes",
-        "-o",
-        f"ProxyCommand={' '.join(tunnel('deep'))}",
-    ]
-    options += [
-        "-o",
-        "UserKnownHostsFile=/dev/null",
-        "-o",
-        "StrictHostKeyChecking=no",
-        "-o",
-        "LogLevel=ERROR",
-    ]
+    proxy = " ".join(tunnel("deep"))
     data = os.urandom(3 << 20)
     # One way after the other: gcloud's sender waits for its own queue where both are full.
     for command, sent, back in (("cat >data", data, b""), ("cat data", b"", data)):
-        words = ["ssh", *options, "root@deep", command]
+        words = ssh(private, "root@deep", command, ProxyCommand=proxy)
         done = subprocess.run(words, input=sent, capture_output=True, env=environment, timeout=90)
         assert done.returncode == 0 and done.stdout == back, done.stderr
 

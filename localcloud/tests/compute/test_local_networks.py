@@ -2,8 +2,7 @@
 """Networks other than `default`, those for RDMA, and machines with several interfaces."""
 
 import pytest
-from local_machines import body, client, until  # noqa: F401 (a fixture)
-from test_local_compute import error
+from local_machines import IMAGE, body, client, error, failure  # noqa: F401 (a fixture)
 
 ROOT = "projects/berg-local"
 ZONE = "us-central1-b"
@@ -29,16 +28,15 @@ def zones_with_rdma(client) -> list[str]:
 @pytest.fixture(scope="module")
 def fast(client):
     """A network for the second interface and one for RDMA, in the first zone that has it."""
+    client.control("settings", {"boot": 0})
     zone = next(each for each in zones_with_rdma(client) if each[:-2] == REGION)
     profile = f"{ROOT}/global/networkProfiles/{zone}-vpc-roce"
     assert "error" not in network(client, "fast", mtu=8896)
     assert "error" not in network(client, "roce", networkProfile=profile)
-    made = [subnetwork(client, "fast", "fast", "192.168.64.0/22")]
+    client.wait(subnetwork(client, "fast", "fast", "192.168.64.0/22"))
     for number in range(9):
         addresses = f"192.168.{128 + 8 * number}.0/21"
-        made.append(subnetwork(client, f"roce-{number}", "roce", addresses))
-    for each in made:
-        client.wait(each)
+        client.wait(subnetwork(client, f"roce-{number}", "roce", addresses))
     return zone
 
 
@@ -62,8 +60,8 @@ def properties(kind: str, interfaces: list[dict]) -> dict:
     }
 
 
-def gpus(name: str, zone: str, interfaces: list[dict], kind: str = "a3-ultragpu-8g") -> dict:
-    made = body(name, **properties(f"zones/{zone}/machineTypes/{kind}", interfaces))
+def gpus(name: str, zone: str, interfaces: list[dict]) -> dict:
+    made = body(name, **properties(f"zones/{zone}/machineTypes/a3-ultragpu-8g", interfaces))
     made["disks"][0]["initializeParams"]["diskType"] = f"zones/{zone}/diskTypes/hyperdisk-balanced"
     return made
 
@@ -108,18 +106,13 @@ def test_a_subnetwork_waits_for_its_network(client):
 
 
 def test_the_quota_of_networks(client):
-    quotas = {row["metric"]: row for row in client.call("GET", "").json()["quotas"]}
-    before = quotas["NETWORKS"]
-    client.control("quotas", {"metric": "NETWORKS", "limit": before["usage"]})
-    failed = network(client, "much")["error"]["errors"][0]
-    client.control("quotas", {"metric": "NETWORKS", "limit": before["limit"]})
-    assert failed["code"] == "QUOTA_EXCEEDED"
-    assert f"Limit: {before['usage']} globally." in failed["message"]
+    with client.limited("NETWORKS", 1):
+        failed = failure(network(client, "much"))
+    assert failed["code"] == "QUOTA_EXCEEDED" and "Limit: 1.0 globally." in failed["message"]
 
 
 def test_ten_interfaces(client, fast):
     made = gpus("ten", fast, [DEFAULT, FAST, *ROCE[:8]])
-    client.control("settings", {"boot": 0})
     assert "error" not in client.wait(client.call("POST", f"/zones/{fast}/instances", made))
     rows = client.get("ten", fast)["networkInterfaces"]
     assert [row["name"] for row in rows] == [f"nic{number}" for number in range(10)]
@@ -129,39 +122,38 @@ def test_ten_interfaces(client, fast):
         "192.168.136.2",
     ]
     client.delete("ten", fast)
-    client.control("settings", {"boot": 1})
 
 
 def test_what_interfaces_may_not_be(client, fast):
-    for interfaces, kind, words in (
-        ([DEFAULT, *ROCE], "a3-ultragpu-8g", "at most 8 interfaces of type MRDMA"),
-        ([DEFAULT, {**ROCE[0], "nicType": "GVNIC"}], "a3-ultragpu-8g", "takes MRDMA only"),
-        ([DEFAULT, {**FAST, "nicType": "MRDMA"}], "a3-ultragpu-8g", "takes no MRDMA"),
-        ([DEFAULT, ROCE[0]], "n1-standard-8", "does not support MRDMA"),
-        ([DEFAULT, FAST, FAST], "a3-ultragpu-8g", "distinct for NICs attached to a VM."),
-        ([{"network": "global/networks/fast"}], "a3-ultragpu-8g", "custom subnet mode"),
-        ([{**ROCE[0], "network": "global/networks/fast"}], "a3-ultragpu-8g", "not one of"),
-        ([DEFAULT, {**ROCE[0], "accessConfigs": [{}]}], "a3-ultragpu-8g", "external IP"),
-        ([DEFAULT, *[FAST] * 10], "a3-ultragpu-8g", "1 to 10"),
+    for interfaces, words in (
+        ([DEFAULT, *ROCE], "at most 8 interfaces of type MRDMA"),
+        ([DEFAULT, {**ROCE[0], "nicType": "GVNIC"}], "takes MRDMA only"),
+        ([DEFAULT, {**FAST, "nicType": "MRDMA"}], "takes no MRDMA"),
+        ([DEFAULT, FAST, FAST], "distinct for NICs attached to a VM."),
+        ([{"network": "global/networks/fast"}], "custom subnet mode"),
+        ([{**ROCE[0], "network": "global/networks/fast"}], "not one of"),
+        ([DEFAULT, {**ROCE[0], "accessConfigs": [{}]}], "external IP"),
+        ([DEFAULT, *[FAST] * 10], "1 to 10"),
+        ([], "1 to 10"),
     ):
-        wrong = gpus("wrong", fast, interfaces, kind)
-        if kind.startswith("n1"):
-            wrong["disks"][0]["initializeParams"].pop("diskType")
+        wrong = gpus("wrong", fast, interfaces)
         refused = error(client.call("POST", f"/zones/{fast}/instances", wrong))
         assert refused[0] == 400 and words in refused[2], refused
     other = next(f"{REGION}-{each}" for each in "abcf" if f"{REGION}-{each}" != fast)
-    wrong = body("wrong", machineType=f"zones/{other}/machineTypes/n1-standard-8")
-    wrong["networkInterfaces"] = [DEFAULT, ROCE[0]]
-    refused = error(client.call("POST", f"/zones/{other}/instances", wrong))[2]
-    assert refused == f"Network profile only allows resource creation in location {fast}."
+    for zone, words in (
+        (fast, "does not support MRDMA"),
+        (other, f"Network profile only allows resource creation in location {fast}."),
+    ):
+        kind = f"zones/{zone}/machineTypes/n1-standard-8"
+        wrong = body("wrong", machineType=kind, networkInterfaces=[DEFAULT, ROCE[0]])
+        refused = error(client.call("POST", f"/zones/{zone}/instances", wrong))
+        assert refused[0] == 400 and words in refused[2], refused
 
 
 def test_templates_say_it_otherwise(client, fast):
-    disk = {"boot": True, "initializeParams": {"diskType": "hyperdisk-balanced"}}
-    disk["initializeParams"]["sourceImage"] = body("")["disks"][0]["initializeParams"][
-        "sourceImage"
-    ]
-    made = {**properties("a3-ultragpu-8g", [DEFAULT, FAST, FAST]), "disks": [disk]}
+    params = {"diskType": "hyperdisk-balanced", "sourceImage": IMAGE}
+    disks = [{"boot": True, "initializeParams": params}]
+    made = {**properties("a3-ultragpu-8g", [DEFAULT, FAST, FAST]), "disks": disks}
     refused = error(
         client.call("POST", "/global/instanceTemplates", {"name": "two", "properties": made})
     )
@@ -180,7 +172,6 @@ def test_compact_policies(client, fast):
     wrong = client.call("POST", path, {"name": "nearer", "groupPlacementPolicy": nearer})
     assert error(wrong)[0] == 400 and "maxDistance" in error(wrong)[2]
     made = gpus("close", fast, [DEFAULT])
-    client.control("settings", {"boot": 0})
     bare = client.call("POST", f"/zones/{fast}/instances", {**made, "resourcePolicies": ["near"]})
     assert "The URL is malformed." in error(bare)[2]
     made["resourcePolicies"] = [f"{CLOSE}/near"]
@@ -188,4 +179,3 @@ def test_compact_policies(client, fast):
     assert "already being used by" in error(client.call("DELETE", f"{path}/near"))[2]
     client.delete("close", fast)
     client.wait(client.call("DELETE", f"{path}/near"))
-    client.control("settings", {"boot": 1})

@@ -2,8 +2,7 @@
 """Resize requests of the embedded cloud: a queue for several machines, all of them or none."""
 
 import pytest
-from local_machines import LEARNING, client, groups_there, until  # noqa: F401 (a fixture)
-from test_local_compute import error
+from local_machines import LEARNING, client, error, until  # noqa: F401 (a fixture)
 
 A, B = "us-central1-a", "us-central1-b"
 GROUPS = "/regions/us-central1/instanceGroupManagers"
@@ -24,13 +23,7 @@ HOUR = {"requestedRunDuration": {"seconds": "3600"}}
 def clean(client):
     client.control("settings", {"refill": 0.1, "boot": 0})
     yield
-    client.session.delete(f"{client.url}/_berg/faults")
-    for name in groups_there(client):
-        client.wait(client.call("DELETE", f"{GROUPS}/{name}"))
-    for row in client.call("GET", TEMPLATES).json().get("items", []):
-        client.wait(client.call("DELETE", f"{TEMPLATES}/{row['name']}"))
-    client.control("stockout", {"on": False})
-    client.control("settings", {"boot": 1})
+    client.tidy()
 
 
 def template(client, **fields) -> None:
@@ -47,24 +40,18 @@ def template(client, **fields) -> None:
     assert "error" not in done, done
 
 
-def make_group(
-    client, action: str = "DO_NOTHING", shape: str = "ANY_SINGLE_ZONE", size: int = 0, **fields
-):
+def group(client, action: str = "DO_NOTHING", shape: str = "ANY_SINGLE_ZONE", **fields) -> None:
     zones = [{"zone": f"projects/berg-local/zones/{zone}"} for zone in (A, B)]
     body = {
         "name": "g",
-        "targetSize": size,
+        "targetSize": 0,
         "instanceTemplate": LINK,
         "instanceLifecyclePolicy": {"defaultActionOnFailure": action},
         "distributionPolicy": {"zones": zones, "targetShape": shape},
         "updatePolicy": {"type": "OPPORTUNISTIC", "instanceRedistributionType": "NONE"},
         **fields,
     }
-    return client.call("POST", GROUPS, body)
-
-
-def group(client, *words: str, **fields) -> None:
-    done = client.wait(make_group(client, *words, **fields))
+    done = client.wait(client.call("POST", GROUPS, body))
     assert "error" not in done, done
 
 
@@ -78,8 +65,8 @@ def asked(client) -> dict:
 
 
 def state(client, wanted: str) -> dict:
-    until(lambda: asked(client)["state"] == wanted, f"the state {wanted}")
-    return asked(client)
+    ready = lambda: (row := asked(client))["state"] == wanted and row
+    return until(ready, f"the state {wanted}")
 
 
 def machines(client, zone: str = A) -> dict[str, str]:
@@ -92,15 +79,16 @@ def size(client) -> int:
 
 
 def test_with_room_all_machines_come_under_their_names(client):
-    template(client)
-    group(client)
+    template(client, labels={"a": "template"})
+    group(client, allInstancesConfig={"properties": {"labels": {"a": "group", "b": "group"}}})
     client.wait(ask(client))
     row = state(client, "SUCCEEDED")
     assert (row["resizeBy"], row["status"]) == (2, {})
     assert machines(client) == {"g-0": "RUNNING", "g-1": "RUNNING"}
-    scheduling = client.call("GET", f"/zones/{A}/instances/g-0").json()["scheduling"]
-    assert scheduling["maxRunDuration"] == {"seconds": "3600"}
-    assert scheduling["provisioningModel"] == "FLEX_START"
+    made = client.get("g-0", A)
+    assert made["scheduling"]["maxRunDuration"] == {"seconds": "3600"}
+    assert made["scheduling"]["provisioningModel"] == "FLEX_START"
+    assert made["labels"] == {"a": "template"}, "nothing of what the group sets for all"
     assert error(ask(client))[0] == 409
 
 
@@ -115,15 +103,6 @@ def test_a_template_with_a_placement_policy_fails(client):
         "code": "UNSUPPORTED_OPERATION",
         "message": "Creating queued resource with resource policies is not supported.",
     }
-    client.wait(client.call("DELETE", "/regions/us-central1/resourcePolicies/near"))
-
-
-def test_what_a_group_sets_for_all_is_not_applied_to_the_machines_of_a_request(client):
-    template(client, labels={"a": "template"})
-    group(client, allInstancesConfig={"properties": {"labels": {"a": "group", "b": "group"}}})
-    client.wait(ask(client))
-    state(client, "SUCCEEDED")
-    assert client.call("GET", f"/zones/{A}/instances/g-0").json()["labels"] == {"a": "template"}
 
 
 def test_a_request_waits_until_one_zone_has_room_for_all(client):
@@ -147,15 +126,11 @@ def test_a_request_waits_until_one_zone_has_room_for_all(client):
 def test_a_quota_that_is_missing_is_waited_for_too(client):
     template(client)
     group(client)
-    quota = {"region": "us-central1", "metric": "NVIDIA_L4_GPUS"}
-    before = client.call("GET", "/regions/us-central1").json()["quotas"]
-    client.control("quotas", {**quota, "limit": 1})
-    client.wait(ask(client))
-    until(lambda: asked(client)["status"], "the first attempt")
-    (why,) = asked(client)["status"]["lastAttempt"]["error"]["errors"]
+    with client.limited("NVIDIA_L4_GPUS", 1, "us-central1"):
+        client.wait(ask(client))
+        until(lambda: asked(client)["status"], "the first attempt")
+        (why,) = asked(client)["status"]["lastAttempt"]["error"]["errors"]
     assert why["code"] == "QUOTA_EXCEEDED"
-    (limit,) = [each["limit"] for each in before if each["metric"] == quota["metric"]]
-    client.control("quotas", {**quota, "limit": limit})
     state(client, "SUCCEEDED")
 
 
@@ -196,31 +171,16 @@ def test_what_a_request_may_not_be(client, fields, message):
     assert refused[0] == 400 and message in refused[2]
 
 
-def test_groups_that_take_no_requests(client):
-    template(client)
-    group(client, action="REPAIR")
-    assert "It must be DO_NOTHING" in error(ask(client))[2]
-    client.wait(client.call("DELETE", f"{GROUPS}/g"))
-    group(client, shape="ANY")
-    assert "It must be ANY_SINGLE_ZONE" in error(ask(client))[2]
-
-
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("of_group", "of_template", "message"),
     [
-        ({"scheduling": {"onHostMaintenance": "TERMINATE"}}, "It must be FLEX_START"),
-        ({"reservationAffinity": {}}, "It must be NO_RESERVATION"),
+        ({"action": "REPAIR"}, {}, "It must be DO_NOTHING"),
+        ({"shape": "ANY"}, {}, "It must be ANY_SINGLE_ZONE"),
+        ({}, {"scheduling": {"onHostMaintenance": "TERMINATE"}}, "It must be FLEX_START"),
+        ({}, {"reservationAffinity": {}}, "It must be NO_RESERVATION"),
     ],
 )
-def test_templates_that_take_no_requests(client, fields, message):
-    template(client, **fields)
-    group(client)
+def test_groups_and_templates_that_take_no_requests(client, of_group, of_template, message):
+    template(client, **of_template)
+    group(client, **of_group)
     assert message in error(ask(client))[2]
-
-
-TPU = {
-    "machineType": "ct5p-hightpu-4t",
-    "networkInterfaces": [{"nicType": "GVNIC"}],
-}
-BULK = {"targetSizePolicy": {"mode": "BULK"}}
-ONE = {"instances": [{"name": "g"}]}

@@ -1,45 +1,21 @@
 # ruff: noqa: F811 (a fixture is imported, and arguments have its name)
-"""Slices of TPUs of the embedded cloud: refusals word for word, all or none, and JAX, which finds
-its own way.
-"""
-
-import re
-from math import prod
+"""Slices of TPUs of the embedded cloud: what is refused, and all machines or none."""
 
 import pytest
-from local_machines import client, groups_there, until  # noqa: F401 (a fixture)
-from test_local_compute import error
+from local_machines import client, error, failure, until  # noqa: F401 (a fixture)
 
 ZONE = "us-east5-a"
 POLICIES = "/regions/us-east5/resourcePolicies"
 GROUPS = f"/zones/{ZONE}/instanceGroupManagers"
 TEMPLATES = "/global/instanceTemplates"
 IMAGE = "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
-SUM = """
-import socket, jax, jax.numpy as jnp
-from jax.experimental import multihost_utils
-jax.distributed.initialize()
-ranks = multihost_utils.process_allgather(jnp.array([jax.process_index()])).ravel().tolist()
-name = multihost_utils.process_allgather(jnp.array([ord(letter) for letter in socket.gethostname()[-1]]))
-total = float(jax.jit(lambda x: x.sum())(multihost_utils.process_allgather(jnp.ones(jax.local_device_count()))))
-print("jax", jax.process_index(), jax.local_device_count(), jax.device_count(), ranks, total,
-      "".join(sorted(map(chr, name.ravel().tolist()))), flush=True)
-"""
 
 
 @pytest.fixture(autouse=True)
 def clean(client):
     client.control("settings", {"refill": 0.2, "grace": 0.5})
     yield
-    client.session.delete(f"{client.url}/_berg/faults")
-    for name in groups_there(client):
-        client.wait(client.call("DELETE", f"{GROUPS}/{name}"))
-    client.control("stockout", {"on": False})
-    scopes = client.call("GET", "/aggregated/resourcePolicies").json()["items"].values()
-    for row in [row for scope in scopes for row in scope.get("resourcePolicies", [])]:
-        client.wait(client.call("DELETE", f"{POLICIES}/{row['name']}"))
-    for row in client.call("GET", TEMPLATES).json().get("items", []):
-        client.wait(client.call("DELETE", f"{TEMPLATES}/{row['name']}"))
+    client.tidy()
 
 
 def policy(client, topology: str = "2x2x2") -> str:
@@ -49,31 +25,23 @@ def policy(client, topology: str = "2x2x2") -> str:
     return f"https://www.googleapis.com/compute/v1/projects/berg-local{POLICIES}/{name}"
 
 
-def template(
-    client,
-    script: str = "",
-    machine_type: str = "ct5p-hightpu-4t",
-    model: str = "STANDARD",
-    is_repaired: bool = False,
-) -> str:
-    kind = "pd-balanced" if machine_type.startswith("ct5p") else "hyperdisk-balanced"
-    disk = {"sourceImage": IMAGE, "diskSizeGb": 200, "diskType": kind}
+def template(client) -> None:
+    disk = {"sourceImage": IMAGE, "diskSizeGb": 200, "diskType": "pd-balanced"}
     scheduling = {
-        "provisioningModel": model,
+        "provisioningModel": "STANDARD",
         "onHostMaintenance": "TERMINATE",
-        "automaticRestart": is_repaired,
+        "automaticRestart": False,
+        "instanceTerminationAction": "DELETE",
+        "maxRunDuration": {"seconds": "600"},
     }
-    scheduling |= {"instanceTerminationAction": "DELETE", "maxRunDuration": {"seconds": "600"}}
     properties = {
-        "machineType": machine_type,
+        "machineType": "ct5p-hightpu-4t",
         "disks": [{"boot": True, "autoDelete": True, "initializeParams": disk}],
         "networkInterfaces": [{"nicType": "GVNIC"}],
         "scheduling": scheduling,
-        "metadata": {"items": [{"key": "startup-script", "value": script}] if script else []},
     }
     done = client.wait(client.call("POST", TEMPLATES, {"name": "tpu", "properties": properties}))
     assert "error" not in done, done
-    return "projects/berg-local/global/instanceTemplates/tpu"
 
 
 def group_body(name: str, link: str, **fields) -> dict:
@@ -108,43 +76,29 @@ def whole(client, name: str) -> dict:
     return until(there, f"all machines of {name}")
 
 
-def make(
-    client,
-    name: str = "s",
-    topology: str = "2x2x2",
-    script: str = "",
-    is_repaired: bool = False,
-) -> None:
-    sides = [int(side) for side in topology.split("x")]
-    kind = "ct6e-standard-4t" if len(sides) == 2 else "ct5p-hightpu-4t"
-    template(client, script, kind, is_repaired=is_repaired)
-    client.wait(client.call("POST", GROUPS, group_body(name, policy(client, topology))))
-    client.wait(ask(client, name, prod(sides) // 4))
+def make(client) -> None:
+    """Ask for a slice of two machines."""
+    template(client)
+    client.wait(client.call("POST", GROUPS, group_body("s", policy(client))))
+    client.wait(ask(client, "s", 2))
 
 
 def test_refusals(client):
     template(client)
     link = policy(client)
-    refused = error(
-        client.call("POST", GROUPS, group_body("s", link, targetSizePolicy={"mode": "INDIVIDUAL"}))
-    )
-    assert refused == (
-        400,
-        "invalid",
-        "MIGs with TPU accelerator topology require BULK mode in target size policy",
-    )
-    refused = error(client.call("POST", GROUPS, group_body("s", "p-2x2x2")))
-    assert refused[0] == 400 and "must be the URL of a policy" in refused[2]
-    refused = error(
-        client.call("POST", GROUPS, group_body("s", link.replace("us-east5", "us-east1")))
-    )
-    assert refused[0] == 400 and "must be the URL of a policy in the region" in refused[2]
-    assert (
-        error(client.call("POST", GROUPS, group_body("s", link.replace("2x2x2", "8x8"))))[0] == 404
-    )
-    for other in ("2x4", "4x4", "4x4x12", "4x4x2"):
-        refused = error(client.call("POST", GROUPS, group_body("s", policy(client, other))))
-        assert f"ct5p-hightpu-4t does not support accelerator topology {other}." in refused[2]
+    bulk = "MIGs with TPU accelerator topology require BULK mode in target size policy"
+    for body, status, words in (
+        (group_body("s", link, targetSizePolicy={"mode": "INDIVIDUAL"}), 400, bulk),
+        (group_body("s", "p-2x2x2"), 400, "must be the URL of a policy"),
+        (group_body("s", link.replace("us-east5", "us-east1")), 400, "a policy in the region"),
+        (group_body("s", link.replace("2x2x2", "8x8")), 404, "was not found"),
+        *(
+            (group_body("s", policy(client, other)), 400, f"accelerator topology {other}.")
+            for other in ("2x4", "4x4", "4x4x12", "4x4x2")
+        ),
+    ):
+        refused = error(client.call("POST", GROUPS, body))
+        assert refused[0] == status and words in refused[2], refused
     client.wait(client.call("POST", GROUPS, group_body("s", link)))
     assert error(client.call("POST", GROUPS, group_body("s", link)))[:2] == (409, "alreadyExists")
     assert "Accelerator topology 2x2x2 takes 2 instances" in error(ask(client, "s", 3))[2]
@@ -190,29 +144,18 @@ def test_one_machine_with_tpus_is_checked_like_one_with_gpus(client):
     kinds = "[VmMaintenancePolicy, GroupPlacementPolicy, InstanceSchedulePolicy]"
     assert refused == (400, "invalid", f"Resource policy must have one of {kinds}")
     assert "live migration" in error(client.call("POST", insert, single("one", scheduling={})))[2]
-    client.control(
-        "quotas", {"region": "us-east5", "metric": "TPUS_PER_TPU_FAMILY:CT6E", "limit": 0}
-    )
-    done = client.wait(client.call("POST", insert, single("one")))
-    client.control(
-        "quotas", {"region": "us-east5", "metric": "TPUS_PER_TPU_FAMILY:CT6E", "limit": 256}
-    )
-    assert "TPUS_PER_TPU_FAMILY" in done["error"]["errors"][0]["message"]
-    info = done["error"]["errors"][0]["errorDetails"][0]["quotaInfo"]
+    quota = {"region": "us-east5", "metric": "TPUS_PER_TPU_FAMILY:CT6E"}
+    client.control("quotas", {**quota, "limit": 0})
+    problem = failure(client.wait(client.call("POST", insert, single("one"))))
+    client.control("quotas", {**quota, "limit": 256})
+    assert "TPUS_PER_TPU_FAMILY" in problem["message"]
+    info = problem["errorDetails"][0]["quotaInfo"]
     assert info["limitName"] == "TPUS-PER-TPU-FAMILY-per-project-region"
     assert info["dimensions"] == {"region": "us-east5", "tpu_family": "CT6E"}
-    client.control("quotas", {"metric": "GPUS_ALL_REGIONS", "limit": 0})
-    done = client.wait(client.call("POST", insert, single("one")))
-    client.control("quotas", {"metric": "GPUS_ALL_REGIONS", "limit": 64})
-    assert "GPUS_ALL_REGIONS" in done["error"]["errors"][0]["message"]
+    with client.limited("GPUS_ALL_REGIONS", 0):
+        problem = failure(client.wait(client.call("POST", insert, single("one"))))
+    assert "GPUS_ALL_REGIONS" in problem["message"]
     assert "error" not in client.wait(client.call("POST", insert, single("one")))
-    client.delete("one", ZONE)
-
-
-def test_two_machines_of_four_v6e_chips_are_a_slice(client):
-    template(client, machine_type="ct6e-standard-4t")
-    made = client.call("POST", GROUPS, group_body("s", policy(client, "2x4")))
-    assert "error" not in client.wait(made)
 
 
 def test_eight_chips_take_one_thread_on_each_core(client):
@@ -254,8 +197,3 @@ def test_a_machine_that_went_is_not_made_anew(client):
     found = status(client, "s")
     assert found["appliedAcceleratorTopologies"][0]["state"] == "INCOMPLETE"
     assert not found["bulkInstanceOperation"]["inProgress"] and client.get("s-0", ZONE)
-
-
-def over(client, name: str) -> str:
-    console = client.console(name, ZONE)
-    return console if re.search(r"\bover\r?$", console, re.M) else ""

@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 import requests
-from local_cloud import PROJECT, Server, http_session, server  # noqa: F401 (fixtures)
+from local_cloud import PROJECT, server  # noqa: F401 (fixtures)
 
 from localcloud.identity.tokens import LAPTOP, Tokens
 
@@ -15,7 +15,6 @@ SECRETS = f"/secretmanager/v1/projects/{PROJECT}/secrets"
 ACCOUNTS = f"/iam/v1/projects/{PROJECT}/serviceAccounts"
 ROLES = f"/iam/v1/projects/{PROJECT}/roles"
 RESOURCES = f"/cloudresourcemanager/v1/projects/{PROJECT}"
-SERVICES = f"/serviceusage/v1/projects/{PROJECT}/services"
 CONCURRENT = "There were concurrent policy changes. Please retry the whole read-modify-write with exponential backoff."
 numbers = itertools.count()
 
@@ -36,13 +35,10 @@ class Api:
         assert answer.ok, answer.text
         return answer.json() if answer.content else None
 
-    def as_account(self, email):
-        return Api(self.url, self.folder, email)
-
     def account(self):
         """A new service account, and requests as that account."""
         made = self.ok("POST", ACCOUNTS, {"accountId": f"worker-{next(numbers)}"})
-        return made["email"], self.as_account(made["email"])
+        return made["email"], Api(self.url, self.folder, made["email"])
 
     def role(self, *permissions):
         body = {
@@ -232,29 +228,23 @@ def test_roles_must_fit_what_they_are_given_on(api):
     bucket, secret = api.bucket(), f"secret-{next(numbers)}"
     api.ok("POST", SECRETS, {"replication": {"automatic": {}}}, secretId=secret)
     member = [f"serviceAccount:{email}"]
-    roles = {
-        "bucket": ["roles/storage.objectUser", "roles/storage.legacyBucketReader"],
-        "secret": ["roles/secretmanager.secretAccessor"],
-        "project": [
-            "roles/compute.admin",
-            "roles/logging.logWriter",
-            "roles/container.defaultNodeServiceAccount",
-        ],
+    owner = {"role": "roles/owner", "members": [f"user:{LAPTOP}"]}
+    on_secrets = f"{SECRETS}/{secret}:setIamPolicy"
+    on_project = f"{RESOURCES}:setIamPolicy"
+    grant = {
+        "bucket": lambda row: api("PUT", f"/storage/v1/b/{bucket}/iam", {"bindings": [row]}),
+        "secret": lambda row: api("POST", on_secrets, {"policy": {"bindings": [row]}}),
+        "project": lambda row: api("POST", on_project, {"policy": {"bindings": [row, owner]}}),
     }
-    everywhere = {role for fitting in roles.values() for role in fitting}
-    for what, fitting in roles.items():
-        for role in sorted(everywhere):
-            policy = {"bindings": [{"role": role, "members": member}]}
-            if what == "project":
-                policy["bindings"].append({"role": "roles/owner", "members": [f"user:{LAPTOP}"]})
-            if what == "bucket":
-                answer = api("PUT", f"/storage/v1/b/{bucket}/iam", policy)
-            else:
-                base = {
-                    "secret": f"{SECRETS}/{secret}",
-                    "project": RESOURCES,
-                }[what]
-                answer = api("POST", f"{base}:setIamPolicy", {"policy": policy})
-            fits = role in fitting or (what == "project" and "legacy" not in role)
+    for role, fitting in {
+        "roles/storage.objectUser": ("bucket", "project"),
+        "roles/storage.legacyBucketReader": ("bucket",),
+        "roles/secretmanager.secretAccessor": ("secret", "project"),
+        "roles/compute.admin": ("project",),
+        "roles/logging.logWriter": ("project",),
+        "roles/container.defaultNodeServiceAccount": ("project",),
+    }.items():
+        for what, ask in grant.items():
+            answer, fits = ask({"role": role, "members": member}), what in fitting
             assert answer.status_code == (200 if fits else 400), (what, role, answer.text)
             assert fits or f"Role {role} is not supported for this resource." in answer.text

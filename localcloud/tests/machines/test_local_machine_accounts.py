@@ -1,14 +1,11 @@
-"""Service accounts on Compute Engine, firewall rules, and gcloud as the client of IAM and its
-neighbours.
-"""
+"""Service accounts on Compute Engine."""
 
 import uuid
 
 import pytest
 import requests
 from cloud_fixtures import POLICY_3, settle
-from local_gcloud import Gcloud
-from local_machines import ZONE, Client, body, until
+from local_machines import ZONE, Client, body, error, until
 
 from localcloud.identity.tokens import Tokens
 
@@ -31,20 +28,9 @@ except r.HTTPError as error:
 
 
 @pytest.fixture
-def client(cloud):
-    return Client(cloud.folder)
-
-
-def call(client, verb, path, json=None):
-    answer = client.session.request(verb, client.url + path, json=json)
-    assert answer.ok, answer.text
-    return answer.json()
-
-
-@pytest.fixture
-def account(client, cloud):
+def account(cloud):
     """A new account, and what gives it a custom role with some permissions in the project."""
-    email = call(client, "POST", ACCOUNTS, {"accountId": f"m-{uuid.uuid4().hex[:12]}"})["email"]
+    email = cloud.call("POST", ACCOUNTS, {"accountId": f"m-{uuid.uuid4().hex[:12]}"})["email"]
     settle(cloud)
 
     def grant(*permissions):
@@ -52,46 +38,35 @@ def account(client, cloud):
             "roleId": f"r_{uuid.uuid4().hex[:12]}",
             "role": {"includedPermissions": permissions},
         }
-        name = call(client, "POST", f"/iam/v1/projects/{PROJECT}/roles", role)["name"]
-        policy = call(client, "POST", f"{RESOURCES}:getIamPolicy", POLICY_3)
+        name = cloud.call("POST", f"/iam/v1/projects/{PROJECT}/roles", role)["name"]
+        policy = cloud.call("POST", f"{RESOURCES}:getIamPolicy", POLICY_3)
         policy["bindings"].append({"role": name, "members": [f"serviceAccount:{email}"]})
-        call(client, "POST", f"{RESOURCES}:setIamPolicy", {"policy": policy})
+        cloud.call("POST", f"{RESOURCES}:setIamPolicy", {"policy": policy})
         settle(cloud)
 
     return email, grant
 
 
-def as_account(client, email):
-    """A client whose requests are those of an account."""
-    other = Client(client.folder)
-    other.session = requests.Session()
-    other.session.headers["Authorization"] = f"Bearer {Tokens(client.folder).mint(email)}"
-    return other
-
-
-def message(answer):
-    error = answer.json()["error"]
-    return answer.status_code, error["errors"][0]["reason"], error["message"]
-
-
-def test_a_machine_may_delete_itself_once_its_account_has_the_permission(client, account):
+def test_a_machine_may_delete_itself_once_its_account_has_the_permission(machines, account):
     email, grant = account
     name = f"mortal-{uuid.uuid4().hex[:8]}"
-    url = f"{client.url}/compute/v1/projects/{PROJECT}/zones/{ZONE}/instances/{name}"
+    url = f"{machines.url}/compute/v1/projects/{PROJECT}/zones/{ZONE}/instances/{name}"
     script = f"#!/bin/bash\ncat > /tmp/end.py <<'E'\n{END.replace('URL', url)}E\n"
     accounts = [{"email": email, "scopes": ["https://www.googleapis.com/auth/cloud-platform"]}]
-    client.insert(
+    machines.insert(
         name, f"{script}until python3 /tmp/end.py; do sleep 0.1; done\n", serviceAccounts=accounts
     )
-    assert f"I am {email}" in client.console_with(name, "refused 403")
+    assert f"I am {email}" in machines.console_with(name, "refused 403")
     grant("compute.instances.delete")
-    until(lambda: client.get(name) is None, "the machine is gone")
+    until(lambda: machines.get(name) is None, "the machine is gone")
 
 
-def test_to_create_a_machine_takes_many_permissions(client, cloud, account):
+def test_to_create_a_machine_takes_many_permissions(machines, cloud, account):
     email, grant = account
     cloud.call("POST", "/_berg/settings", {"grant_delay": 0, "account_delay": 0})
-    machine, path = as_account(client, email), f"/zones/{ZONE}/instances"
+    machine, path = Client(machines.folder), f"/zones/{ZONE}/instances"
+    machine.session = requests.Session()
+    machine.session.headers["Authorization"] = f"Bearer {Tokens(machines.folder).mint(email)}"
     name = f"made-{uuid.uuid4().hex[:8]}"
     accounts = [{"email": email, "scopes": []}]
     wanted = body(name, "#!/bin/bash\n", labels={"a": "b"}, serviceAccounts=accounts)
@@ -105,32 +80,11 @@ def test_to_create_a_machine_takes_many_permissions(client, cloud, account):
         "compute.subnetworks.useExternalIp",
     )
     for permission in missing:
-        status, _, text = message(machine.call("POST", path, wanted))
+        status, _, text = error(machine.call("POST", path, wanted))
         assert status == 403 and permission in text
         grant(permission)
-    status, reason, text = message(machine.call("POST", path, wanted))
+    status, reason, text = error(machine.call("POST", path, wanted))
     assert (status, reason) == (400, "serviceAccountAccessDenied") and email in text
     grant("iam.serviceAccounts.actAs")
     assert machine.call("POST", path, wanted).status_code == 200
-    client.delete(name)
-
-
-def test_nobody_creates_a_machine_for_an_account_that_is_not_there(client):
-    email = f"nobody@{PROJECT}.iam.gserviceaccount.com"
-    answer = client.call(
-        "POST", f"/zones/{ZONE}/instances", body("nobody", serviceAccounts=[{"email": email}])
-    )
-    text = f"The resource '{email}' of type 'serviceAccount' was not found."
-    assert message(answer) == (404, "notFound", text)
-
-
-TCP = {"allowed": [{"IPProtocol": "tcp", "ports": ["22"]}]}
-
-
-# --- gcloud
-
-
-@pytest.fixture
-def gcloud(client, tmp_path):
-    client.call("GET", "")
-    return Gcloud(client.url, PROJECT, client.session.credentials.token, tmp_path)
+    machines.delete(name)

@@ -12,7 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from local_machines import LEARNING, Client, until
+from local_machines import LEARNING, Client, ssh, until
 
 from localcloud import control
 from localcloud.machines import processes, sshd
@@ -118,6 +118,12 @@ def test_what_stands_for_torch_says_so(tmp_path, code):
     assert "ImportError: this machine of the embedded cloud has no PyTorch" in failed.stderr
 
 
+WHEEL = {
+    "torch/__init__.py": "name = 'the real one'\n",
+    "torch-2.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: torch\nVersion: 2.0\n",
+    "torch-2.0.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    "torch-2.0.dist-info/RECORD": "",
+}
 INSTALL_TORCH = """#!/bin/bash
 cd /root
 [ -e again ] || python3 -m pip install --no-index --break-system-packages torch
@@ -135,15 +141,8 @@ def test_a_torch_that_is_installed_takes_the_place_of_the_stub_and_stays(boot, s
     root = tmp_path / "box/upper/root"
     root.mkdir(parents=True)
     with zipfile.ZipFile(root / "torch-2.0-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("torch/__init__.py", "name = 'the real one'\n")
-        wheel.writestr(
-            "torch-2.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: torch\nVersion: 2.0\n"
-        )
-        wheel.writestr(
-            "torch-2.0.dist-info/WHEEL",
-            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        )
-        wheel.writestr("torch-2.0.dist-info/RECORD", "")
+        for name, text in WHEEL.items():
+            wheel.writestr(name, text)
     for number in (1, 2):  # as a devbox that stops and starts
         machine = boot(INSTALL_TORCH, learns=True)
         until(lambda: console(machine).count("Finished running") == number, console(machine))  # noqa: B023
@@ -455,121 +454,105 @@ def folder(tmp_path_factory):
     control.reset(folder)
 
 
+GRACE = ("--grace", "3")
+
+
 @pytest.fixture
 def own(folder):
     """A cloud that runs, whatever the test before did; its grace is short."""
-    options = ("--grace", "3")
-    control.start(folder, options=options)
-    return Client(folder), options
+    control.start(folder, options=GRACE)
+    return Client(folder)
 
 
 def test_a_deep_learning_image_has_torch_and_neither_conda_nor_venv(own):
-    client, _ = own
     script = (
         "#!/bin/bash\npython3 -c 'import torch; print(torch.__version__)'\npython3 -m venv /root/v || echo no venv\n"
         "python3 -m ensurepip || echo no ensurepip\nls -A /root\necho home ${HOME-unset}\necho end\n"
     )
     if (
-        control.status(client.folder)["abilities"][0].startswith(("Namespaces", "Overlay"))
+        control.status(own.folder)["abilities"][0].startswith(("Namespaces", "Overlay"))
         or not machines.system_python()
     ):
         pytest.skip("no overlays here, or no python3-pip")
-    client.insert("learning", script, image=LEARNING)
-    shown = client.console_with("learning", ": end\n")
+    own.insert("learning", script, image=LEARNING)
+    shown = own.console_with("learning", ": end\n")
     for line in ("2.9.1+cu129", "no venv", "no ensurepip", "home unset"):
         assert f": {line}\n" in shown, shown
     assert "anaconda3" not in shown and ": berg\n" not in shown
 
 
 def test_machines_that_a_killed_server_left_end_with_the_next_start(own):
-    client, options = own
-    client.insert("left", "#!/bin/bash\necho up\n")
-    client.console_with("left", "startup-script: up")
-    status = control.status(client.folder)
+    own.insert("left", "#!/bin/bash\necho up\n")
+    own.console_with("left", "startup-script: up")
+    left = own.folder / "machines" / own.get("left")["id"]
+    status = control.status(own.folder)
     assert status["running"] and "RUNNING" in status["machines"] and status["buckets"] == 0
     os.kill(status["pid"], signal.SIGKILL)
-    until(lambda: not control.status(client.folder)["running"], "the end of the server")
-    left = client.folder / "machines" / client_id(client, "left")
+    until(lambda: not control.status(own.folder)["running"], "the end of the server")
     assert processes.first_process(left)
-    assert control.start(client.folder, options=options) == status["port"]
-    assert processes.first_process(left) is None and client.status("left") == "TERMINATED"
-    client.wait(client.call("POST", "/zones/us-central1-c/instances/left/start"))
-    assert processes.first_process(left) and client.status("left") == "RUNNING"
-    client.delete("left")
+    assert control.start(own.folder, options=GRACE) == status["port"]
+    assert processes.first_process(left) is None and own.status("left") == "TERMINATED"
+    own.wait(own.call("POST", "/zones/us-central1-c/instances/left/start"))
+    assert processes.first_process(left) and own.status("left") == "RUNNING"
+    own.delete("left")
     assert processes.first_process(left) is None and not left.exists()
 
 
-def client_id(client: Client, name: str) -> str:
-    """The id of an instance, read from the state folder: its server may be dead."""
-    import json
-
-    for path in (client.folder / "compute/instances").glob("*.json"):
-        row = json.loads(path.read_text())
-        if row["resource"]["name"] == name:
-            return row["id"]
-    raise AssertionError(name)
-
-
 def test_stop_ends_machines_after_their_last_words(own):
-    client, options = own
     words = "trap 'sleep 0.2; echo uploaded >/root/words; exit' TERM; echo up; sleep 100 & wait"
-    client.control("settings", {"grace": 10})
-    client.insert("worker", f"#!/bin/bash\n{words}\n")
-    client.console_with("worker", "startup-script: up")
-    folder = client.folder / "machines" / client.get("worker")["id"]
-    assert control.stop(client.folder) is True
+    own.control("settings", {"grace": 10})
+    own.insert("worker", f"#!/bin/bash\n{words}\n")
+    own.console_with("worker", "startup-script: up")
+    folder = own.folder / "machines" / own.get("worker")["id"]
+    assert control.stop(own.folder) is True
     assert processes.first_process(folder) is None
     assert any(file.read_text() == "uploaded\n" for file in folder.glob("*/root/words"))
-    assert control.stop(client.folder) is False
-    control.start(client.folder, options=options)
-    assert client.status("worker") == "TERMINATED"
+    assert control.stop(own.folder) is False
+    control.start(own.folder, options=GRACE)
+    assert own.status("worker") == "TERMINATED"
 
 
 def test_machines_of_a_killed_server_end_with_reset(own):
-    client, _ = own
-    client.insert("orphan", "#!/bin/bash\necho up\n")
-    folder = client.folder / "machines" / client.get("orphan")["id"]
+    own.insert("orphan", "#!/bin/bash\necho up\n")
+    folder = own.folder / "machines" / own.get("orphan")["id"]
     first = processes.first_process(folder)
-    os.kill(control.status(client.folder)["pid"], signal.SIGKILL)
-    until(lambda: not control.status(client.folder)["running"], "the end of the server")
+    os.kill(control.status(own.folder)["pid"], signal.SIGKILL)
+    until(lambda: not control.status(own.folder)["running"], "the end of the server")
     assert Path(f"/proc/{first}").exists()
-    control.reset(client.folder)
-    assert not Path(f"/proc/{first}").exists() and not client.folder.exists()
+    control.reset(own.folder)
+    assert not Path(f"/proc/{first}").exists() and not own.folder.exists()
 
 
 def test_a_machine_whose_files_were_deleted_ends(own, host):
     if host != machines.OVERLAY:
         pytest.skip("without overlays it would be this computer's program")
-    client, _ = own
     script = "#!/bin/bash\n[[ $(stat -f -c %T /usr) == overlayfs ]] && rm /usr/bin/sleep\n"
-    client.insert("bare", script)
-    folder = client.folder / "machines" / client.get("bare")["id"]
+    own.insert("bare", script)
+    folder = own.folder / "machines" / own.get("bare")["id"]
     until(lambda: processes.first_process(folder) is None, "the end of the machine")
 
 
 def test_two_starts_make_one_server(own):
-    client, _ = own
-    port = control.status(client.folder)["port"]
+    port = control.status(own.folder)["port"]
     code = "import sys; from localcloud import control; print(control.start(sys.argv[1]))"
-    control.stop(client.folder)
+    control.stop(own.folder)
     starts = [
-        subprocess.Popen([sys.executable, "-c", code, client.folder], stdout=subprocess.PIPE)
+        subprocess.Popen([sys.executable, "-c", code, own.folder], stdout=subprocess.PIPE)
         for _ in range(3)
     ]
     assert {int(start.communicate()[0]) for start in starts} == {port}
-    assert client.folder.stat().st_mode & 0o777 == 0o700
+    assert own.folder.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_taken_port_is_named(own):
-    client, _ = own
-    port = control.status(client.folder)["port"]
-    control.stop(client.folder)
+    port = control.status(own.folder)["port"]
+    control.stop(own.folder)
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.bind(("127.0.0.1", port))
         other.listen()
         with pytest.raises(control.LocalCloudError, match=f"Port {port}"):
-            control.start(client.folder)
+            control.start(own.folder)
 
 
 def test_reset_leaves_other_folders_alone(tmp_path):
@@ -599,23 +582,9 @@ def test_who_has_the_key_logs_in_with_and_without_root(tmp_path, sandbox):
     machine = machines.Machine(tmp_path / "box", "box", address, 9, None, script)
     process = machines.boot(machine, sandbox)
     port = sshd.USER_PORT if sandbox.user else sshd.PORT
-    options = [
-        "StrictHostKeyChecking=no",
-        f"UserKnownHostsFile={tmp_path}/known",
-        "BatchMode=yes",
-        f"Port={port}",
-    ]
-    ssh = [
-        "ssh",
-        "-q",
-        "-F",
-        "/dev/null",
-        "-i",
-        key,
-        *(word for each in options for word in ("-o", each)),
-    ]
     try:
-        look = [*ssh, "-tt", f"root@{address}", "hostname; id -un; touch /root/mine; tty; exit 4"]
+        words = "hostname; id -un; touch /root/mine; tty; exit 4"
+        look = ssh(key, "-tt", f"root@{address}", words, Port=port)
         done = until(
             lambda: (done := subprocess.run(look, capture_output=True)).returncode != 255 and done,
             "a login",

@@ -7,8 +7,6 @@ import os
 import time
 
 import pytest
-import requests
-from google.api_core.exceptions import TooManyRequests
 from local_cloud import (  # noqa: F401
     MB,
     PROJECT,
@@ -98,8 +96,7 @@ def test_settings_of_buckets_that_are_kept_are_shown(raw):
 
 
 def test_custom_metadata_is_limited_to_8_kib(raw):
-    fits = {"metadata": {"key": "é" * 4000, "k": "x" * 188}}
-    assert len("keyk") + 8000 + 188 == 8192
+    fits = {"metadata": {"key": "é" * 4000, "k": "x" * 188}}  # 3 + 8000 + 1 + 188 bytes
     raw.put("x", b"x")
     assert raw.session.patch(raw.url("x"), json=fits).status_code == 200
     one_more = raw.session.patch(raw.url("x"), json={"metadata": {"m": ""}})
@@ -156,8 +153,6 @@ def test_an_upload_session_waits_for_its_second(limited, client):
     for number in range(3):  # google-cloud-storage waits and writes again
         blob.upload_from_string(str(number))
     assert raw.read("y").content == b"2"
-    with pytest.raises(TooManyRequests):
-        blob.upload_from_string("3", retry=None)
 
 
 # --- what foreign clients count on
@@ -178,4 +173,3 @@ def test_an_upload_whose_end_is_open(raw):
     assert raw.read("resumed").content == data
     short = raw.chunk(raw.start("short"), data, f"bytes 0-*/{len(data) + 1}")
     assert short.status_code == 400 and "short" not in raw.names()
-    assert requests.get(raw.url("short")).status_code == 401

@@ -6,7 +6,6 @@ lost.
 import json
 import os
 import socket
-import time
 
 import pytest
 import requests
@@ -25,6 +24,7 @@ from local_cloud import (  # noqa: F401
     reason,
     server,
 )
+from local_machines import until
 
 
 def test_wrong_hashes_store_nothing(raw, http_session):
@@ -118,6 +118,7 @@ def test_resumable_of_unknown_length(raw):
     assert done.status_code == 200 and done.json()["size"] == str(QUANTUM)
     # The session's URI is a credential itself.
     assert requests.put(raw.start("open"), data=b"abc").status_code == 200
+    assert requests.get(raw.url("open")).status_code == 401
 
 
 def test_resumable_preconditions_hold_at_the_end_too(raw):
@@ -137,23 +138,15 @@ def send_half(server, path, headers, data, declared):
     return sock
 
 
-def eventually(condition):
-    for _ in range(100):
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False
-
-
 def test_an_upload_that_breaks_off_leaves_nothing(raw):
     uploads = raw.server.folder / "storage/uploads"
     path = f"/upload/storage/v1/b/{raw.name}/o?uploadType=media&name=x"
     sock = send_half(
         raw.server, path, [f"Authorization: Bearer {raw.server.token()}"], b"x" * 3 * MB, 4 * MB
     )
-    assert eventually(lambda: list(uploads.iterdir()))
+    until(lambda: list(uploads.iterdir()), "the beginning of an upload")
     sock.close()
-    assert eventually(lambda: not list(uploads.iterdir()))
+    until(lambda: not list(uploads.iterdir()), "its end")
     assert raw.names() == []
 
 
@@ -164,7 +157,8 @@ def test_a_stalled_chunk_gives_way_to_its_successor(raw):
     path = url.removeprefix(raw.server.url)
     span = f"Content-Range: bytes 0-{len(data) - 1}/{len(data)}"
     sock = send_half(raw.server, path, [span], data[: 5 * QUANTUM + 77], len(data))
-    assert eventually(lambda: list((raw.server.folder / "storage/uploads").iterdir()))
+    uploads = raw.server.folder / "storage/uploads"
+    until(lambda: list(uploads.iterdir()), "the beginning of an upload")
     status = raw.chunk(url, b"", "bytes */*")
     assert status.status_code == 308
     kept = int(status.headers["Range"].removeprefix("bytes=0-")) + 1
@@ -189,7 +183,7 @@ def test_kill_in_mid_upload(tmp_path):
         send_half(server, media + name, [token], b"x" * 3 * MB, 4 * MB) for name in ("done", "half")
     ]
     uploads = server.folder / "storage/uploads"
-    assert eventually(lambda: sum(path.stat().st_size for path in uploads.iterdir()) > 4 * MB)
+    until(lambda: sum(path.stat().st_size for path in uploads.iterdir()) > 4 * MB, "both halves")
     server.kill()
     server.start()
     try:
@@ -201,18 +195,3 @@ def test_kill_in_mid_upload(tmp_path):
         server.kill()
         for sock in socks:
             sock.close()
-
-
-class Zeros:
-    """A file of `size` zero bytes that takes no memory."""
-
-    def __init__(self, size):
-        self.left, self.block = size, bytes(MB)
-
-    def __len__(self):
-        return self.left
-
-    def read(self, size=-1):
-        size = min(self.left, MB if size < 0 else size, MB)
-        self.left -= size
-        return self.block[:size]

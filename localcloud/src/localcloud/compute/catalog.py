@@ -362,10 +362,6 @@ IMAGES = {
         for family in sorted({each.image for each in tpus.ALL})
     ],
 }
-# Other projects of Google's with images for everybody, of which hardly any are here.
-OTHERS = "centos coreos fedora-coreos opensuse rhel rhel-sap rocky-linux suse suse-byos suse-sap"
-OTHERS += " ubuntu-os ubuntu-os-pro windows windows-sql"
-IMAGES |= {f"{name}-cloud": [] for name in OTHERS.split()}
 # A few that samples and other tools name.
 IMAGES |= {
     project: [
