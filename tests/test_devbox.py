@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from conftest import Cloud, until
 
-
 RESULTS = "/root/berg_results/owned"
 
 
