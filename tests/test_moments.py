@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import sqlite3
+import stat
 import threading
 import time
 from pathlib import Path
@@ -62,7 +63,8 @@ def test_what_could_not_be_deleted_is_deleted_at_the_next_try(cloud: Cloud, tmp_
 
 def test_a_restored_file_has_its_time_and_mode(cloud: Cloud, tmp_path: Path) -> None:
     """A program that looks for its newest checkpoint finds the same one."""
-    place, times = (cloud.bucket, "berg_results/", "aged", "aged", "0"), {"new": 2e9, "old": 1e9}
+    place = cloud.bucket, "berg_results/", "aged", "aged", "0"
+    times = {"of 2300": 10416657906.5, "new": 2e9, "old": 1e9, "of 1970": 2865906.5}
     mirror = Mirror(str(tmp_path / "1"), *place)
     mirror.restore()
     (tmp_path / "1/aged").mkdir()
@@ -71,7 +73,7 @@ def test_a_restored_file_has_its_time_and_mode(cloud: Cloud, tmp_path: Path) -> 
         (tmp_path / "1/aged" / name).chmod(0o755)
         os.utime(tmp_path / "1/aged" / name, (at, at))
     assert mirror.sync()
-    assert Mirror(str(tmp_path / "2"), *place, attempt=2).restore() == 2
+    assert Mirror(str(tmp_path / "2"), *place, attempt=2).restore() == 4
     for name, at in times.items():
         about = (tmp_path / "2/aged" / name).stat()
         assert (about.st_mtime, about.st_mode & 0o777) == (at, 0o755)
@@ -87,9 +89,16 @@ def test_links_within_lead_to_the_same_file_elsewhere_and_others_are_named(
     (folder / "file").write_text("content")
     (folder / "deep/absolute").symlink_to(folder / "file")
     (folder / "deep/relative").symlink_to("../file")
-    (folder / "outside").symlink_to("/etc/hostname")
+    odd = {"outside": "/etc/hostname", "zero": "/dev/zero", "to-pipe": "pipe", "loop": "loop"}
+    for name, target in odd.items():
+        (folder / name).symlink_to(target)
     os.mkfifo(folder / "pipe")
-    assert mirror.finish(60).keys() == {"linked/outside", "linked/pipe"}
+    os.mknod(folder / "socket", stat.S_IFSOCK)
+    missing = mirror.finish(60)
+    assert {*missing} >= {"linked/outside", "linked/pipe", "linked/zero", "linked/socket"}, missing
+    assert not {"pipe", "socket", "zero"} & {
+        name[20:] for name in cloud.names("berg_results/linked/")
+    }
     Mirror(str(tmp_path / "2"), *place, attempt=2).restore()
     shutil.rmtree(folder)
     for name in ("absolute", "relative"):
@@ -506,9 +515,11 @@ def test_what_somebody_put_in_the_place_of_a_file_is_named(cloud: Cloud, tmp_pat
     (own / "other").write_text("of the job")
     assert mirror.sync()
     cloud.bucket.write("berg_results/replaced/model", b"of a person")
+    cloud.bucket.write("berg_results/replaced/theirs", b"of a person")
     cloud.bucket.delete("berg_results/replaced/other")
     missing = mirror.finish(100)
     assert {*missing} == {"replaced/model"} and "did not write" in missing["replaced/model"]
+    assert cloud.read("berg_results/replaced/theirs") == b"of a person"
     assert cloud.read("berg_results/replaced/model") == b"of a person"
     assert cloud.read("berg_results/replaced/other") == b"of the job"
 
