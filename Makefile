@@ -40,7 +40,7 @@ storm: $(VENV)/test
 accept: $(VENV)/demo
 	$(BIN)/python -m accept --berg $(or $(BERG),$(BIN)/berg) --cloud $(or $(CLOUD),local) --only '$(ONLY)' \
 	    $(if $(PROJECT),--project $(PROJECT)) $(if $(BUCKET),--bucket $(BUCKET)) $(if $(OUT),--out $(OUT)) \
-	    $(if $(ROUNDS_OF_ROWS),--rounds $(ROUNDS_OF_ROWS)) $(if $(JOBS),--jobs $(JOBS)) $(if $(SAMPLE_ROWS),--sample)
+	    --seed $(SEED) $(if $(JOBS),--jobs $(JOBS)) $(if $(SAMPLE_ROWS),--sample)
 
 # All steps of a first run on Google Cloud, with settings of its own: PROJECT, BUCKET; GPU=l4, TPU=v6e-1, CLUSTER=NAME for
 # more. Without a PROJECT on an embedded cloud.

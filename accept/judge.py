@@ -6,13 +6,15 @@ A log may be longer than at the instant, never shorter. The files of several mac
 as their clocks are.
 """
 
-import hashlib
+import contextlib
 import json
 import socketserver
 import threading
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
+
+from accept.writer import digest
 
 Listing = dict[str, list[Any]]
 APART = 1.0  # seconds between the instants of several machines
@@ -34,7 +36,6 @@ class History:
     found: dict[int, Listing] = field(default_factory=dict)  # at the start, by rank
     changes: list[Change] = field(default_factory=list)
     texts: dict[str, str] = field(default_factory=dict)  # of logs, by incarnation
-    over: set[int] = field(default_factory=set)  # ranks whose program came to its end
 
     @property
     def last(self) -> float:
@@ -51,19 +52,14 @@ class Collector:
     answer: dict[str, Any] = field(default_factory=lambda: {"seconds": 0, "code": 0, "pace": 0})
     histories: dict[tuple[str, int], History] = field(default_factory=lambda: defaultdict(History))
     lock: Any = field(default_factory=threading.Lock)
-    broken: str = ""  # what a writer said that makes no sense
 
     def __post_init__(self) -> None:
         outer = self
 
         class Handler(socketserver.StreamRequestHandler):
             def handle(self) -> None:
-                try:
+                with contextlib.suppress(ConnectionError):
                     outer.hear(self)
-                except ConnectionError:
-                    pass
-                except Exception as error:
-                    outer.broken = f"{type(error).__name__}: {error}"
 
         self.server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
@@ -89,18 +85,12 @@ class Collector:
                     if "text" in said:
                         log, text = said["text"]
                         history.texts[log] = history.texts.get(log, "") + text
-                elif "done" in said:
-                    changes[said["done"]].done = said["t"]
                 else:
-                    history.over.add(hello["rank"])
+                    changes[said["done"]].done = said["t"]
 
     def close(self) -> None:
         self.server.shutdown()
         self.server.server_close()
-
-
-def digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def matches(value: Any, found: list[Any] | None, texts: dict[str, str]) -> bool:
@@ -108,12 +98,8 @@ def matches(value: Any, found: list[Any] | None, texts: dict[str, str]) -> bool:
     if value is None or found is None:
         return value is None and found is None
     if value[0] == "log":
-        text = texts.get(value[1], "").encode()
-        size = found[2] if found[0] == "f" else -1
-        return (
-            value[2] <= size <= len(text)
-            and hashlib.sha256(text[:size]).hexdigest()[:16] == found[1]
-        )
+        size = len(texts.get(value[1], "").encode())
+        return found[0] == "f" and value[2] <= found[2] <= size and is_piece(value[1], found, texts)
     return bool(value[:2] == found[:2])
 
 
@@ -130,7 +116,6 @@ class Verdict:
 
 def judge(history: History, found: Listing, start: Listing) -> Verdict:
     """Compare a listing with the history of an attempt that began with `start`."""
-    found = {path: what for path, what in found.items() if not path.endswith("pipe")}
     for path, what in found.items():
         if what[0] == "db" and not isinstance(what[1], int):
             return Verdict(f"torn database {path}: {what[1]}")
@@ -218,7 +203,7 @@ def scan(history: History, found: Listing, start: Listing, part: str) -> Scan:
         return any(matches(value, found.get(path), history.texts) for value in allowed)
 
     bad = {path for path in {*found, *settled} if not fits(path, 0)}
-    best = len(bad), 0.0, sorted(bad), dict(settled)
+    best = len(bad), 0.0, {*bad}, dict(settled)
     spans: list[tuple[float, float]] = (
         [] if bad else [(0.0, points[0][0] if points else float("inf"))]
     )
@@ -237,9 +222,8 @@ def scan(history: History, found: Listing, start: Listing, part: str) -> Scan:
             until = points[index + 1][0] if index + 1 < len(points) else float("inf")
             spans.append((at, until))
         if len(bad) <= best[0]:
-            best = len(bad), at, sorted(bad), dict(settled)
-    others = ", ".join(f"{path}{describe(path, found, settled)}" for path in sorted(bad)[:3])
-    late = f"{len(bad)} of the {part} differ: {others}" if bad else ""
+            best = len(bad), at, {*bad}, dict(settled)
+    late = f"{len(bad)} of the {part} differ: {examples(bad, found, settled)}" if bad else ""
     if spans:
         return Scan(part, spans, spans[-1][1] == float("inf"), late)
     for path, what in found.items():
@@ -250,24 +234,17 @@ def scan(history: History, found: Listing, start: Listing, part: str) -> Scan:
             for value in values
         ):
             return Scan(part, wrong=f"torn: {path} ({what}) was never whole like this")
-    count, at, names, values = best
-    examples = ", ".join(f"{path}{describe(path, found, values)}" for path in names[:3])
-    age = history.last - at
-    return Scan(
-        part,
-        wrong=f"mixed: no instant fits; {age:.1f} s before the end {count} of the {part} differ: {examples}",
-    )
+    count, at, paths, values = best
+    told = f"no instant fits; {history.last - at:.1f} s before the end {count} of the {part} differ"
+    return Scan(part, wrong=f"mixed: {told}: {examples(paths, found, values)}")
 
 
 def is_piece(log: str, what: list[Any], texts: dict[str, str]) -> bool:
     text = texts.get(log, "").encode()
-    return what[0] == "f" and hashlib.sha256(text[: what[2]]).hexdigest()[:16] == what[1]
+    return what[0] == "f" and digest(text[: what[2]]) == what[1]
 
 
-def describe(path: str, found: Listing, values: dict[str, Any]) -> str:
-    what, value = found.get(path), values.get(path)
-    if what is None:
-        return " is missing"
-    if value is None:
-        return " is left over"
-    return f" is another version ({what[1:]} instead of {value[1:]})"
+def examples(paths: set[str], found: Listing, values: dict[str, Any]) -> str:
+    """Some paths, with what was found there, None for nothing, and what should have been."""
+    some = sorted(paths)[:3]
+    return ", ".join(f"{path} is {found.get(path)}, not {values.get(path)}" for path in some)

@@ -11,16 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from accept import judge, writer
-from accept.suite import Red, check, row
+from accept.suite import check, row
 from accept.world import Trial
 
 SOURCE = Path(writer.__file__).read_text()
-BUCKETS = {"30 ms": {"latency": 0.03}, "slow": {"bandwidth": 1_500_000}}
-FAULTS: dict[str, dict[str, Any]] = {
-    "stalls": {"method": "storage.objects.insert", "delay": 20, "probability": 0.03},
-    "fails": {"method": "storage.objects.*", "status": 503, "probability": 0.2},
+BUCKETS: dict[str, tuple[str, dict[str, Any]]] = {  # what is told to the embedded cloud
+    "30 ms": ("settings", {"latency": 0.03}),
+    "slow": ("settings", {"bandwidth": 1_500_000}),
+    "stalls": ("faults", {"method": "storage.objects.insert", "delay": 20, "probability": 0.03}),
+    "fails": ("faults", {"method": "storage.objects.*", "status": 503, "probability": 0.2}),
 }
-NOTICE = {"end", "failure", "kill", "limit", "preemption"}
+DEAD = ("worker killed", "worker killed before a preemption")
+NOTICE = {"end", "failure", "kill", "limit", "preemption", *DEAD}
 ON_SPOT = {"preemption", "spot power loss"}
 
 
@@ -37,7 +39,8 @@ ENDS = {  # how an attempt ends that has no next one by itself
     "failure": ["FAILED"],
     "kill": ["KILLED"],
     "limit": ["FAILED", "KILLED"],
-    "worker killed": ["FAILED"],
+    DEAD[0]: ["FAILED"],
+    DEAD[1]: ["FAILED", "LOST"],
     "power loss": ["LOST", "KILLED", "FAILED"],
 }
 
@@ -46,79 +49,67 @@ def make_cut(t: Trial, cut: str, job: str, machines: int) -> float:
     """End the first attempt, and return when its program was ended without notice, if it was."""
     victim, at = t.dice.randrange(machines), time.time()
     names = [machine["name"] for machine in t.machines(job)]
-    if cut == "preemption":
-        t.power(names[victim], "preempt", grace=30)
-    elif cut == "worker killed":
+    if cut.startswith("worker killed"):
         t.kill_worker(job, victim)
+    if "preemption" in cut:
+        t.power(names[victim], "preempt", grace=30)
     for name in {"spot power loss": names[victim:][:1], "power loss": names}.get(cut, []):
         t.power(name, "crash")
     if cut in ("kill", "power loss"):
         t.ok("kill", "-y", job)
     if cut in ENDS:
-        t.ended(job, *ENDS[cut], seconds=180)
+        t.reached(job, *ENDS[cut], seconds=180)
     return at if "power" in cut else 0.0
 
 
-def life(t: Trial, cut: str, machines: int = 1, bucket: str = "", pace: float = 4) -> str:
+def life(t: Trial, cut: str, machines: int = 1, bucket: str = "") -> str:
     """Let a program live and end, and judge what the next one finds and what a fetch brings."""
     heard = judge.Collector()
     t.ending.callback(heard.close)
     rate, seconds = t.dice.choice([1, 5, 20, 50]), t.dice.uniform(14, 26)
-    lasts = {"end": seconds, "failure": seconds}.get(cut, 1000)
-    pace = t.dice.choice([0, pace, pace])
-    heard.answer = {"seconds": lasts, "code": 3 if cut == "failure" else 0, "pace": pace}
+    ends_itself = cut in ("end", "failure")
+    heard.answer = {"seconds": seconds if ends_itself else 1000, "code": int(cut == "failure")}
+    heard.answer["pace"] = t.dice.choice([0, 4, 4])
     job = submit(t, cut, machines, heard, rate)
     first = heard.histories[job, 1]
     t.until(lambda: len(first.found) == machines, f"{machines} writers that begin")
-    if bucket in BUCKETS:
-        t.cloud.settings(**BUCKETS[bucket])
-    if bucket in FAULTS:
-        t.cloud.fault(match=job, times=None, seed=t.seed, **FAULTS[bucket])
-    if cut not in ("end", "failure", "limit"):
+    if bucket:
+        route, what = BUCKETS[bucket]
+        more = {"match": job, "times": None, "seed": t.seed} if route == "faults" else {}
+        t.cloud.control("POST", route, {**what, **more})
+    if not ends_itself and cut != "limit":
         time.sleep(seconds)
     with heard.lock:
         heard.answer = {"seconds": 0, "code": 0, "pace": 0}  # what comes next only looks
     stamp = t.state(job).get("synced_until") or "1970-01-01T00:00:00Z"
     synced = datetime.datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()
-    cut_at = make_cut(t, cut, job, machines)
-    check(not heard.broken, f"the suite's own fault: {heard.broken}")
-    told = []
-    if cut not in ON_SPOT:
-        told.append(fetched(t, job, first, cut, cut_at, synced))
-    if cut != "end":
-        if cut not in ON_SPOT:
-            t.ok("run", "--resume", job)
-        t.until(lambda: len(heard.histories[job, 2].found) == machines, "the next attempt", 120)
-        told.append(seen(heard, job, machines, first, cut, cut_at, synced))
-        t.ended(job, "SUCCEEDED")
-    if cut in ON_SPOT:
-        told.append(fetched(t, job, first, cut, cut_at, synced))
+    cut_at, told = make_cut(t, cut, job, machines), []
+    looks = {"fetch": fetched, "next attempt": seen}
+    for where in ["next attempt", "fetch"] if cut in ON_SPOT else [*looks]:
+        if where == "fetch" or cut != "end":
+            found = looks[where](t, job, heard, machines, cut in ON_SPOT)
+            told.append(f"{where} is {verdict(first, found, cut, cut_at, synced, where)}")
     if cut != "limit":
         t.gone()
     return f"{rate} a second, {len(first.changes)} changes: " + ", ".join(told)
 
 
-def seen(
-    heard: judge.Collector,
-    job: str,
-    machines: int,
-    first: judge.History,
-    cut: str,
-    at: float,
-    synced: float,
-) -> str:
-    """Judge what each machine of the next attempt found."""
+def seen(t: Trial, job: str, heard: judge.Collector, machines: int, comes: bool) -> judge.Listing:
+    """What the next attempt finds, which comes by itself or is asked for; on all machines the same."""
+    if not comes:
+        t.ok("run", "--resume", job)
     found = heard.histories[job, 2].found
+    t.until(lambda: len(found) == machines, "the next attempt", 120)
+    t.reached(job, "SUCCEEDED")
     for rank in range(1, machines):
         check(found[rank] == found[0], f"next attempt: rank {rank} finds other files than rank 0")
-    return "next attempt " + verdict(first, found[0], cut, at, synced, "next attempt")
+    return found[0]
 
 
-def fetched(t: Trial, job: str, first: judge.History, cut: str, at: float, synced: float) -> str:
+def fetched(t: Trial, job: str, *_: Any) -> judge.Listing:
     folder = t.repo.parent / "fetched"
-    done = t.ok("fetch", job, str(folder))
-    check(folder.exists(), f"fetch: nothing came: {done.last}")
-    return "fetch " + verdict(first, writer.listing(str(folder)), cut, at, synced, "fetch")
+    t.ok("fetch", job, str(folder))
+    return writer.listing(str(folder))
 
 
 def verdict(
@@ -127,12 +118,11 @@ def verdict(
     """How old what was found is; Red if it is no instant, or too old."""
     said = judge.judge(first, found, first.found[0])
     end = at or first.last
-    if said.wrong:
-        raise Red(f"{where}: {said.wrong}")
+    check(not said.wrong, f"{where}: {said.wrong}")
     age = 0.0 if said.is_last else max(0.0, end - said.at)
-    if cut in NOTICE or cut == "worker killed":
+    if cut in NOTICE:
         check(said.is_last, f"{where}: rolled back {age:.1f} s: {said.late}")
-        return "is the last state"
+        return "the last state"
     check(age <= 30, f"{where}: {age:.1f} s old: {said.late}")
     check(
         said.is_last or said.at >= synced - 1,
@@ -140,7 +130,7 @@ def verdict(
     )
     old = 0.0 if said.database_at == float("inf") else end - said.database_at
     check(old <= 30, f"{where}: the database is {old:.1f} s old")
-    return f"is {age:.1f} s old"
+    return f"{age:.1f} s old"
 
 
 INSTANT = "what comes back is the folder at one instant: "
@@ -154,7 +144,7 @@ for name, machines, bucket in [
             "kill",
             "limit",
             "preemption",
-            "worker killed",
+            *DEAD,
             "power loss",
             "spot power loss",
         )
@@ -176,7 +166,7 @@ for name, machines, bucket in [
     )
     row(
         "data",
-        LAST if name in NOTICE or name == "worker killed" else RECENT,
+        LAST if name in NOTICE else RECENT,
         title,
         cut=name,
         machines=machines,

@@ -1,11 +1,14 @@
 """Processes: whatever started a trainer, it is told once that the end is near, and has time to save;
-what is left behind keeps no machine; exit codes, output, and what a command finds around it.
+what is left behind keeps no machine; exit codes and output; and whatever the bucket, the rights or a token do meanwhile, results are kept and no machine is left.
 """
 
 import contextlib
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
-from accept.suite import Red, all_hold, check, row
+from accept.suite import Red, check, row
 from accept.world import Trial
 
 TRAINER = """
@@ -53,31 +56,6 @@ children = [
     for rank in range(2)
 ]
 [child.wait() for child in children]
-"""
-STUBBORN = """
-import os, signal, time
-
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-open(os.environ["BERG_RESULTS_DIR"] + "/before", "w").write("before")
-print("training 0", flush=True)
-time.sleep(1000)
-"""
-LEAVES = """
-import os, sys, time
-
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        open(os.environ["BERG_RESULTS_DIR"] + "/left", "w").write("left")
-        time.sleep(1000)
-    os._exit(0)
-time.sleep(2)
-sys.exit(5)
-"""
-ASK = """
-pwd >$BERG_RESULTS_DIR/where
-wc -c | tr -d ' ' >$BERG_RESULTS_DIR/bytes
-python3 -c 'input()' 2>$BERG_RESULTS_DIR/asked || true
 """
 FILES = {
     "trainer.py": TRAINER,
@@ -128,44 +106,35 @@ def trained(t: Trial, ways: list[str], *options: str) -> dict[str, str]:
 def saved(t: Trial, jobs: dict[str, str], seconds: float = 0) -> None:
     """Every trainer has saved, and was told once; there are so many seconds until then."""
 
-    def wrong() -> list[str]:
-        found = []
-        for way, job in jobs.items():
-            names = t.cloud.objects(f"berg_results/{job}/saved-1-")
-            told = [(t.cloud.read(name) or b"").decode() for name in names]
-            if len(told) < WAYS[way][1] or (way not in FORWARDS and {*told} != {"1"}):
-                found.append(f"{way}: {len(told)} saved, told {'/'.join(told) or 0} times")
-        return found
+    def wrong(way: str) -> str:
+        told = [
+            t.cloud.read(name) for name in t.cloud.objects(f"berg_results/{jobs[way]}/saved-1-")
+        ]
+        is_right = len(told) == WAYS[way][1] and (way in FORWARDS or {*told} == {b"1"})
+        return "" if is_right else f"{way}: {len(told)} saved, told {told} times"
 
     with contextlib.suppress(Red):
-        t.until(lambda: not wrong(), "what trainers save", seconds, 0.5)
-    check(not (bad := wrong()), "; ".join(bad))
+        t.until(lambda: not any(map(wrong, jobs)), "what trainers save", seconds, 0.5)
+    found = [*filter(None, map(wrong, jobs))]
+    check(not found, "; ".join(found))
 
 
-def kill(t: Trial, ways: list[str]) -> None:
-    jobs = trained(t, ways)
-    t.ok("kill", "-y", *jobs.values())
-    for job in jobs.values():
-        t.ended(job, "KILLED")
-    saved(t, jobs)
-
-
-def preemption(t: Trial, ways: list[str]) -> None:
-    jobs = trained(t, ways, "--spot")
-    machines = [machine["name"] for machine in t.machines()]
-    check(len(machines) == len(jobs), f"{len(machines)} machines of {len(jobs)} jobs")
-    t.cloud.control("POST", "stockout", {"on": True})  # the next attempt has to wait
-    with ThreadPoolExecutor(len(machines)) as pool:
-        list(pool.map(lambda name: t.power(name, "preempt", grace=30), machines))
-    saved(t, jobs, 45)
-    t.berg("kill", "-y", "--now", *jobs.values())
-
-
-def limit(t: Trial, ways: list[str]) -> None:
-    jobs = trained(t, ways, "--max-hours", "0.04")
-    for job in jobs.values():
-        t.ended(job, "FAILED", seconds=240)
-    saved(t, jobs)
+def told(t: Trial, how: str, ways: list[str]) -> None:
+    """Every trainer hears once of the end, and has the time to save."""
+    options = {"preemption": ["--spot"], "limit": ["--max-hours", "0.04"]}.get(how, [])
+    jobs = trained(t, ways, *options)
+    if how == "kill":
+        t.ok("kill", "-y", *jobs.values())
+    if how == "preemption":
+        t.cloud.control("POST", "stockout", {"on": True})  # the next attempt has to wait
+        machines = [machine["name"] for machine in t.machines()]
+        check(len(machines) == len(jobs), f"{len(machines)} machines of {len(jobs)} jobs")
+        with ThreadPoolExecutor(len(machines)) as pool:
+            list(pool.map(lambda name: t.power(name, "preempt", grace=30), machines))
+    else:
+        for job in jobs.values():
+            t.reached(job, "KILLED" if how == "kill" else "FAILED", seconds=240)
+    saved(t, jobs, 45 if how == "preemption" else 0)
 
 
 GROUPS = {
@@ -173,67 +142,41 @@ GROUPS = {
     "sessions": ["shell", "background", "session", "daemon", "torchrun"],
     "workers": ["xargs", "make", "workers", "children"],
 }
-for function, when in {
-    kill: "`berg kill`",
-    preemption: "a preemption",
-    limit: "a time limit",
+for how, when in {
+    "kill": "`berg kill`",
+    "preemption": "a preemption",
+    "limit": "a time limit",
 }.items():
     for group, ways in GROUPS.items():
-        name = f"{function.__name__}, {group}"
-        is_dear = name == "kill, shells"
+        is_dear = f"{how}, {group}" == "kill, shells"
         row(
             "processes",
             f"{when} tells every process of a command once, and leaves it time to save: {', '.join(ways)}",
-            name=name,
+            name=f"{how}, {group}",
+            how=how,
             ways=ways,
             minutes=8,
             is_real=is_dear,
             usd=0.2 * is_dear,
-        )(function)
-
-
-@row(
-    "processes", "a command that ignores SIGTERM is killed after half a minute; its files are kept"
-)
-def ignores(t: Trial) -> None:
-    t.files({"stubborn.py": STUBBORN})
-    job = t.run("python3 stubborn.py | cat")
-    t.until_log(job, "training 0")
-    t.ok("kill", "-y", job)
-    t.ended(job, "KILLED", seconds=75)
-    check(t.results(job).get("before") == b"before", "what it wrote before is not there")
-    t.gone()
-
-
-@row("processes", "processes that a command leaves behind do not keep the machine")
-def leftovers(t: Trial) -> None:
-    t.files({"leaves.py": LEAVES})
-    commands = {
-        "daemon": "python3 leaves.py",
-        "shell": "(echo left > $BERG_RESULTS_DIR/left; exec sleep 1000) & sleep 2; exit 5",
-    }
-    jobs = submitted(t, commands)
-    for job in jobs.values():
-        state = t.ended(job, "FAILED", seconds=75)
-        check(state["exit_code"] == 5, f"{job}: exit code {state['exit_code']}, not the command's")
-        check(t.results(job).get("left", b"")[:4] == b"left", f"{job}: a result is missing")
-    t.gone()
+        )(told)
 
 
 def coded(t: Trial, commands: dict[str, tuple[str, int]]) -> None:
-    """Each command ends with its code, and what it wrote before is there."""
+    """Each command ends with its code, what it wrote before is there, and nothing keeps its machine."""
     mark = "echo x >$BERG_RESULTS_DIR/mark; "
     jobs = submitted(t, {key: mark + command for key, (command, _) in commands.items()})
     wrong = []
     for key, job in jobs.items():
-        code, state = commands[key][1], t.ended(job)
+        code, state = commands[key][1], t.reached(job)
         if (state["exit_code"], state["state"]) != (code, "FAILED" if code else "SUCCEEDED"):
             wrong.append(f"{key}: {state['state']} with {state['exit_code']}, not {code}")
-        if t.results(job).get("mark") != b"x\n":
+        if not t.results(job).get("mark"):
             wrong.append(f"{key}: its result is missing")
     check(not wrong, "; ".join(wrong))
+    t.gone()
 
 
+LEFT = "echo left >$BERG_RESULTS_DIR/mark; exec sleep 1000"
 CODES = (0, 1, 3, 77, 126, 127, 128, 130, 137, 143, 255)
 row(
     "processes",
@@ -265,6 +208,16 @@ row(
         "none": ("false | true; true", 0),
     },
 )(coded)
+row(
+    "processes",
+    "processes that a command leaves behind do not keep the machine",
+    name="leftovers",
+    is_sample=True,
+    commands={
+        "daemon": (f"setsid -f sh -c '{LEFT}'; sleep 2; exit 5", 5),
+        "shell": (f"({LEFT}) & sleep 2; exit 5", 5),
+    },
+)(coded)
 
 
 @row(
@@ -274,57 +227,81 @@ def output(t: Trial) -> None:
     huge = "python3 -c 'import sys; sys.stdout.write(\"x\" * 3_000_000 + chr(10))'"
     odd = "head -c 100000 /dev/urandom; echo; echo after the odd"
     job = t.ran(f"seq 100000; {huge}; {odd}; echo to stderr >&2; printf unfinished")
-    lines = t.ok("log", job).out.splitlines()
-    check("1" in lines, "the first line is not in the log")
-    start, longest = lines.index("1"), max(map(len, lines))
-    text = "\n".join(lines[start:])
-    places = [text.rfind(word) for word in ("after the odd", "to stderr", "unfinished")]
-    numbers = [str(number) for number in range(1, 100_001)]
-    all_hold(
-        {
-            "lines are missing, or not in order": lines[start : start + 100_000] == numbers,
-            f"the longest line has {longest:,} characters": "x" * 3_000_000 in lines,
-            f"words are at {places}": -1 not in places and places == sorted(places),
-        }
-    )
+    text = t.ok("log", job).out
+    numbers = "".join(f"{number}\n" for number in range(1, 100_001))
+    words = (f"\n{numbers}", "x" * 3_000_000, "after the odd", "to stderr", "unfinished")
+    places = [text.rfind(word) for word in words]
+    check(-1 not in places and places == sorted(places), f"what it printed is at {places}")
 
 
-@row("processes", "a command finds the variables that are promised, and the folders of them")
-def variables(t: Trial) -> None:
-    folders = 'for d in "$BERG_RESULTS_DIR" "$BERG_REPO_DIR" "$BERG_SCRATCH_DIR" "$BERG_HOSTFILE"'
-    job = t.ran(f'env -0 >$BERG_RESULTS_DIR/env; {folders}; do test -e "$d" || echo "no $d"; done')
-    pairs = t.results(job)["env"].decode().split("\0")
-    found = dict(pair.split("=", 1) for pair in pairs if pair)
-    exact = {
-        "BERG_JOB": job,
-        "BERG_NUM_GPUS": "0",
-        "BERG_ATTEMPT": "1",
-        "BERG_NODE_RANK": "0",
-        "BERG_NUM_NODES": "1",
-        "PET_NNODES": "1",
-        "PET_NODE_RANK": "0",
-        "BERG_REPO_DIR": "/root/code/proj",
-        "USER": "root",
-        "LOGNAME": "root",
-    }
-    some = "BERG_RESULTS_DIR BERG_BUCKET BERG_DATA_DIR BERG_SCRATCH_DIR BERG_HOSTS BERG_HOSTFILE"
-    some += " MASTER_ADDR MASTER_PORT PET_MASTER_ADDR PET_MASTER_PORT"
-    wrong = [f"{key} is {found.get(key)!r}" for key in exact if found.get(key) != exact[key]]
-    wrong += [f"{key} is not set" for key in some.split() if not found.get(key)]
-    wrong += [line for line in t.ok("log", job).out.splitlines() if line.startswith("no ")]
-    check(not wrong, "; ".join(wrong))
-    check(t.cloud.bucket in found["BERG_BUCKET"], f"BERG_BUCKET is {found['BERG_BUCKET']}")
+# --- the bucket, rights and tokens meanwhile
+
+
+def gone_for_a_while(t: Trial) -> None:
+    t.cloud.fault("storage.*", status=503, times=None)
+    time.sleep(40)
+    t.cloud.control("DELETE", "faults")
+
+
+def tokens_expire(t: Trial) -> None:
+    t.cloud.control("POST", "tokens/expire", {})
+
+
+def late_rights(t: Trial) -> None:
+    t.cloud.fault("storage.objects.*", status=403, reason="forbidden", match="%2Fdist%2F", times=5)
+
+
+def counts(t: Trial, act: Callable[[Trial], Any], seconds: int, **settings: float) -> None:
+    """A job prints and writes a line each second, and something happens after the third or before."""
+    t.cloud.settings(**settings)
+    line = "echo $i >>$BERG_RESULTS_DIR/train.log; echo line $i; sleep 1"
+    job = t.run(f"for i in $(seq {seconds}); do {line}; done")
+    if not settings:
+        t.until_log(job, "line 3")
+    act(t)
+    t.reached(job, "SUCCEEDED", seconds=300)
+    lines = t.results(job)["train.log"].decode().split()
+    check(lines == [str(n) for n in range(1, seconds + 1)], f"train.log has {len(lines)} lines")
+    log = t.log(job)
+    check(all(f"line {n}\n" in log for n in range(1, seconds + 1)), "the log lacks lines")
+    t.gone()
+
+
+for name, promise, act, seconds, settings in [
+    ("bucket away", "a bucket that answers nothing for a minute loses nothing", gone_for_a_while, 60, {}),
+    ("tokens expire", "tokens that expire in the middle of a job are renewed", tokens_expire, 20, {}),
+    (
+        "rights late",
+        "rights that Google grants late delay a job, on an image that is bare and slow",
+        late_rights,
+        2,
+        {"metadata_delay": 3, "first_boot": 8, "prepared": 0},
+    ),
+]:  # fmt: skip
+    row("processes", promise, name, act=act, seconds=seconds, minutes=8, **settings)(counts)
+
+
+@row("processes", "a bucket that is gone for good keeps no machine", minutes=15)
+def bucket_gone(t: Trial) -> None:
+    job = t.run("echo ready; sleep 20", "--max-hours", "0.1")
+    t.until_log(job, "ready")
+    t.cloud.fault("storage.*", status=404, reason="notFound", times=None)
+    t.gone(500)
 
 
 @row(
     "processes",
-    "a command runs in the folder where berg was started, and its input is empty",
-    is_sample=True,
+    "a disk of the results that is full ends no job of Berg's: what fits is kept",
+    minutes=6,
 )
-def working_folder(t: Trial) -> None:
-    t.files({"some/where/ask.sh": ASK})
-    t.repo = t.repo / "some/where"
-    results = t.results(t.ran("sh ask.sh"))
-    found = [results[name].decode().strip() for name in ("where", "bytes", "asked")]
-    check(found[0] == "/root/code/proj/some/where", f"it ran in {found[0]}")
-    check(found[1] == "0" and "EOFError" in found[2], f"its input has {found[1:]}")
+def results_full(t: Trial) -> None:
+    job = t.run(
+        "mkdir $BERG_RESULTS_DIR/small && mount -t tmpfs -o size=1m none $BERG_RESULTS_DIR/small && "
+        "echo kept > $BERG_RESULTS_DIR/small/kept; "
+        "head -c 3000000 /dev/zero > $BERG_RESULTS_DIR/small/big; sync; sleep 3; exit 7"
+    )
+    state = t.reached(job, "FAILED")
+    check(state["exit_code"] == 7, f"exit code {state['exit_code']}: {state['reason']}")
+    files = t.results(job)
+    check(files.get("small/kept") == b"kept\n", f"what fitted is not in the bucket: {[*files]}")
+    t.gone()

@@ -10,6 +10,7 @@ import re
 import sysconfig
 import time
 from pathlib import Path
+from typing import Any
 
 from accept.suite import Missing, Red, check, row
 from accept.world import FINAL, Trial
@@ -28,10 +29,9 @@ def steps(t: Trial, job: str) -> dict[str, list[tuple[int, float]]]:
         raise Red(
             f"the job ended {state['state']}: {state.get('reason')}: {log.strip().splitlines()[-1:]}"
         )
-    found: dict[str, list[tuple[int, float]]] = {"resumed": [], "saving": [], "saved": []}
-    for what, step, at in TOLD.findall(log):
-        found[what].append((int(step), float(at)))
-    return found
+    told = TOLD.findall(log)
+    words = ("resumed", "saving", "saved")
+    return {word: [(int(n), float(at)) for what, n, at in told if what == word] for word in words}
 
 
 def saver(
@@ -40,7 +40,6 @@ def saver(
     package: str,
     machines: int = 1,
     says_saved: bool = True,
-    option: str = "",
 ) -> str:
     """Preempt a saver twice, with notice and without, and see what it resumes from."""
     if importlib.util.find_spec(package.partition(".")[0]) is None:
@@ -49,47 +48,31 @@ def saver(
     site = sysconfig.get_paths()["purelib"]
     command = f"{ALONE} SAVERS_STEPS=100000 PYTHONPATH={site} python {program}.py $BERG_RESULTS_DIR"
     many = ["-m", str(machines), "--each"] if machines > 1 else []
-    job = t.run(
-        f"{command} $BERG_NODE_RANK $BERG_NUM_NODES {option}", "--spot", *many, name="saver"
-    )
+    job = t.run(f"{command} $BERG_NODE_RANK $BERG_NUM_NODES", "--spot", *many)
     told = []
+
+    def last_save() -> int:
+        return max((step for step, _ in steps(t, job)["saving"]), default=0)
+
+    def has_resumed(attempt: int) -> Any:
+        found = steps(t, job)
+        return len(found["resumed"]) >= attempt * machines and found
+
     for attempt, cut in enumerate(["power loss", "preemption", "power loss"], 1):
-        t.until(
-            lambda n=attempt: len(steps(t, job)["resumed"]) >= n * machines,
-            f"attempt {attempt}",
-            150,
-            0.5,
-        )
-        begun = max((step for step, _ in steps(t, job)["saving"]), default=0)
-        enough = begun + (3 if attempt > 1 else 6)
-        t.until(
-            lambda n=enough: max((s for s, _ in steps(t, job)["saving"]), default=0) > n,
-            "saves",
-            120,
-            0.3,
-        )
+        t.until(lambda n=attempt: has_resumed(n), f"attempt {attempt}", 150, 0.5)
+        enough = last_save() + (3 if attempt > 1 else 6)
+        t.until(lambda n=enough: last_save() > n, "saves", 120, 0.3)
         time.sleep(t.dice.uniform(8, 14) if attempt == 1 else t.dice.uniform(2, 6))
-        at = time.time()
-        victim = t.machines(job)[t.dice.randrange(machines)]["name"]
-        t.power(
-            victim,
-            "preempt" if cut == "preemption" else "crash",
-            **({"grace": 25} if cut == "preemption" else {}),
-        )
-        found = t.until(
-            lambda n=attempt: len((f := steps(t, job))["resumed"]) >= (n + 1) * machines and f,
-            f"attempt {attempt + 1}",
-            150,
-            0.5,
-        )
+        at, victim = time.time(), t.machines(job)[t.dice.randrange(machines)]["name"]
+        t.power(victim, "preempt" if cut == "preemption" else "crash", grace=25)
+        found = t.until(lambda n=attempt: has_resumed(n + 1), f"attempt {attempt + 1}", 150, 0.5)
         latest = sorted(found["resumed"], key=lambda told: told[1])[-machines:]
         resumed = {step for step, _ in latest}
         check(len(resumed) == 1, f"the machines resumed from different steps: {sorted(resumed)}")
         (step,) = resumed
         until = at if cut == "preemption" else at - 30
         ready = [s for s, when in found["saved"] if when <= until and says_saved]
-        before = [s for s, when in found["resumed"] if when <= at]
-        sure = max([*ready, *before], default=0)
+        sure = max([*ready, *(s for s, when in found["resumed"] if when <= at)])
         last = max(s for s, when in found["saving"] if when <= at + 30)
         if cut == "power loss":  # its last lines are lost, too
             last = max(last, step)
@@ -104,11 +87,9 @@ for program, package, given in [
     ("torch_one_file", "torch", {}),
     ("hf_trainer", "transformers", {}),
     ("torch_dcp", "torch", {"machines": 2}),
-    ("latest", "torch", {"machines": 2}),
     ("orbax_manager", "orbax.checkpoint", {}),
     ("lightning_last", "lightning", {}),
     ("optuna_study", "optuna", {}),
-    ("sqlite_transactions", "sqlite3", {"option": "wal"}),
     ("wandb_offline", "wandb", {"says_saved": False}),
 ]:
     row(

@@ -5,21 +5,17 @@ raising `Red` with a reason of one line; `Missing` means that this berg does not
 """
 
 import contextlib
-import json
 import queue
-import random
 import re
 import threading
 import time
 import traceback
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
-AREAS = ["story", "data", "savers", "disks", "machines", "money", "processes", "hostile", "speed"]
+AREAS = ["story", "data", "savers", "machines", "processes", "hostile", "speed"]
 
 
 class Red(Exception):
@@ -59,6 +55,10 @@ class Verdict:
     seconds: float
     seed: int
     output: list[str] = field(default_factory=list)  # the last commands, with what they printed
+
+    def __str__(self) -> str:
+        mark = "RED" if self.status == "red" else self.status
+        return f"{mark:<7} {self.row:<58} {self.seconds:>6.1f} s  {self.reason or self.promise}"
 
 
 ROWS: list[Row] = []
@@ -104,10 +104,11 @@ def chosen(only: str, is_real: bool, is_sample: bool) -> list[Row]:
 
 
 def tried(row: Row, trial: Any, seed: int) -> Verdict:
-    """The verdict of one row; whatever it raises is one."""
+    """The verdict of one row; whatever it raises is one. Each row draws from a seed of its own."""
     began, status, reason = time.monotonic(), "green", ""
+    drawn = zlib.crc32(f"{row.key} {seed}".encode())
     try:
-        trial.begin(row, seed)
+        trial.begin(row, drawn)
         reason = row.function(trial, **row.options) or ""
     except Missing as error:
         status, reason = "missing", str(error)
@@ -127,84 +128,24 @@ def tried(row: Row, trial: Any, seed: int) -> Verdict:
     seconds = round(time.monotonic() - began, 1)
     reason = " ".join(reason.split())[:400]
     told = trial.told[-12:] if status == "red" else []
-    return Verdict(row.key, row.promise, status, reason, seconds, seed, told)
+    return Verdict(row.key, row.promise, status, reason, seconds, drawn, told)
 
 
-def seed_of(row: Row, seed: int) -> int:
-    """Each row has its own seed, whatever runs before it."""
-    return zlib.crc32(f"{row.key} {seed}".encode())
-
-
-def run(rows: list[Row], trials: list[Any], seed: int, rounds: int) -> Iterator[Verdict]:
-    """Try all rows on so many trials side by side; those that measure come last, alone.
-
-    The first round has the given seed, so that two runs are the same; further rounds draw theirs.
-    """
-    tasks: queue.Queue[tuple[Row, int]] = queue.Queue()
+def run(rows: list[Row], trials: list[Any], seed: int) -> Iterator[Verdict]:
+    """Try all rows on so many trials side by side; those that measure come last, alone."""
+    waiting = [row for row in reversed(rows) if not row.is_alone]
     ended: queue.Queue[Verdict] = queue.Queue()
-    fresh = random.SystemRandom()
-    pairs = [(row, seed_of(row, seed)) for row in rows]
-    pairs += [(row, fresh.randrange(1 << 32)) for _ in range(rounds - 1) for row in rows]
-    alone = [pair for pair in pairs if pair[0].is_alone]
-    for pair in pairs:
-        if not pair[0].is_alone:
-            tasks.put(pair)
+    count = len(waiting)
 
     def work(trial: Any) -> None:
-        with contextlib.suppress(queue.Empty):
+        with contextlib.suppress(IndexError):
             while True:
-                row, drawn = tasks.get_nowait()
-                ended.put(tried(row, trial, drawn))
+                ended.put(tried(waiting.pop(), trial, seed))
 
     for trial in trials:
         threading.Thread(target=work, args=[trial], daemon=True).start()
-    for _ in range(len(pairs) - len(alone)):
+    for _ in range(count):
         yield ended.get()
-    for row, drawn in alone:
-        yield tried(row, trials[0], drawn)
-
-
-MARKS = {"green": "green  ", "red": "RED    ", "missing": "missing"}
-
-
-def line(verdict: Verdict) -> str:
-    """One line of the table."""
-    what = verdict.reason or verdict.promise
-    return f"{MARKS[verdict.status]} {verdict.row:<58} {verdict.seconds:>6.1f} s  {what}"
-
-
-def summary(verdicts: list[Verdict]) -> list[str]:
-    """A line for each area: how many rows are green, red, and not offered."""
-    lines = [f"{'area':<12} {'green':>6} {'red':>6} {'missing':>8}"]
-    counts = {area: Counter[str]() for area in AREAS}
-    for verdict in verdicts:
-        counts[verdict.row.partition("/")[0]][verdict.status] += 1
-    counts["all"] = sum(counts.values(), Counter())
-    for area, count in counts.items():
-        if count:
-            lines.append(f"{area:<12} {count['green']:>6} {count['red']:>6} {count['missing']:>8}")
-    return lines
-
-
-def save(path: Path, about: dict[str, Any], verdicts: list[Verdict]) -> None:
-    path.write_text(json.dumps({**about, "rows": [asdict(each) for each in verdicts]}, indent=1))
-
-
-def compare(first: Path, second: Path) -> list[str]:
-    """Lines about the rows whose status differs between two files; a row of several rounds is red
-    if one of them is.
-    """
-
-    def statuses(path: Path) -> dict[str, tuple[str, str]]:
-        reds_last = sorted(json.loads(path.read_text())["rows"], key=lambda e: e["status"] == "red")
-        return {each["row"]: (each["status"], each["reason"]) for each in reds_last}
-
-    one, two = statuses(first), statuses(second)
-    lines = []
-    for key in sorted({*one, *two}):
-        before, after = one.get(key, ("absent", "")), two.get(key, ("absent", ""))
-        if before[0] != after[0]:
-            lines.append(
-                f"{key:<58} {before[0]:>8} -> {after[0]:<8} {(after[1] or before[1])[:200]}"
-            )
-    return lines or ["no row differs"]
+    for row in rows:
+        if row.is_alone:
+            yield tried(row, trials[0], seed)

@@ -6,7 +6,6 @@ Google's cloud all trials share a project, and rows are told apart by the names 
 
 import argparse
 import contextlib
-import functools
 import json
 import os
 import random
@@ -17,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ import requests
 from google.auth.transport.requests import AuthorizedSession
 from urllib3.util import Retry
 
-from accept.suite import Missing, Red, Row, check
+from accept.suite import Red, Row, check
 from localcloud import control
 
 SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
@@ -36,7 +35,7 @@ FINAL = {"SUCCEEDED", "FAILED", "KILLED", "LOST"}
 # The first boot of a machine holds no locks, and its image has what a golden image has: rows that
 # are about the start of a machine set these back.
 SETTINGS = {"first_boot": 0, "prepared": 1, "operation": 0.2, "grant_delay": 1, "account_delay": 1}
-UNKNOWN = re.compile(r"No such (option|command)|no such option|Unknown (option|command)", re.I)
+WORKER = r"berg[./-]worker"  # its command line
 IDENTITY = ["-c", "user.name=t", "-c", "user.email=t@example.com"]
 
 
@@ -49,10 +48,6 @@ class Done:
     err: str
 
     @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-    @property
     def last(self) -> str:
         """The last line that it said, for reasons."""
         return ((self.err.strip() or self.out.strip()).splitlines() or [""])[-1][:200]
@@ -60,12 +55,11 @@ class Done:
 
 @dataclass
 class Laptop:
-    """A BERG_HOME and a HOME with one berg; a second laptop of a team is another one."""
+    """A BERG_HOME and a HOME with one berg."""
 
     berg: str
     home: Path
     told: list[str]
-    user: str = ""
 
     def environment(self, **more: str) -> dict[str, str]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("BERG_", "CLOUDSDK_"))}
@@ -73,7 +67,7 @@ class Laptop:
         mine["PATH"] = f"{Path(self.berg).parent}:{kept['PATH']}"
         for variable in ("CLAUDECODE", "CURSOR_AGENT", "GEMINI_CLI", "CODEX_SANDBOX", "AI_AGENT"):
             kept.pop(variable, None)  # a coding agent may run the suite
-        return {**kept, **mine, **({"BERG_USER": self.user} if self.user else {}), **more}
+        return {**kept, **mine, **more}
 
     def start(self, *words: str, cwd: Path | None = None, **options: Any) -> subprocess.Popen[str]:
         """Start berg in a process group of its own; `env` adds variables."""
@@ -132,10 +126,9 @@ class Cloud:
         answer.raise_for_status()
         return answer.json() if answer.content else {}
 
-    def compute(self, path: str, verb: str = "GET", body: Any = None, **query: str) -> Any:
+    def compute(self, path: str, verb: str = "GET") -> Any:
         base = self.endpoint or "https://compute.googleapis.com"
-        tail = f"?{urlencode(query)}" if query else ""
-        return self.call(verb, f"{base}/compute/v1/projects/{self.project}/{path}{tail}", body)
+        return self.call(verb, f"{base}/compute/v1/projects/{self.project}/{path}")
 
     def path(self, thing: dict[str, Any]) -> str:
         """The path of a thing below its project."""
@@ -158,23 +151,17 @@ class Cloud:
 
     # --- objects
 
-    @property
-    def storage(self) -> str:
-        return self.endpoint or "https://storage.googleapis.com"
-
-    @property
-    def all_objects(self) -> str:
-        return f"{self.storage}/storage/v1/b/{self.bucket}/o"
-
-    def url(self, name: str) -> str:
-        return f"{self.all_objects}/{quote(name, '')}"
+    def url(self, name: str = "", top: str = "") -> str:
+        """The address of an object, or of all of them."""
+        storage = self.endpoint or "https://storage.googleapis.com"
+        return f"{storage}{top}/storage/v1/b/{self.bucket}/o/{quote(name, '')}".rstrip("/")
 
     def objects(self, prefix: str = "") -> dict[str, dict[str, Any]]:
         """Descriptions of objects by name."""
         found: dict[str, dict[str, Any]] = {}
         query = {"prefix": prefix}
         while True:
-            said = self.call("GET", f"{self.all_objects}?{urlencode(query)}")
+            said = self.call("GET", f"{self.url()}?{urlencode(query)}")
             found.update({each["name"]: each for each in said.get("items", [])})
             if "nextPageToken" not in said:
                 return found
@@ -196,7 +183,7 @@ class Cloud:
         parts = [b"application/json; charset=UTF-8\r\n\r\n" + about, b"text/plain\r\n\r\n" + data]
         body = b"".join(b"--=part=\r\nContent-Type: " + part + b"\r\n" for part in parts)
         self.session.post(
-            f"{self.storage}/upload/storage/v1/b/{self.bucket}/o?uploadType=multipart",
+            f"{self.url(top='/upload')}?uploadType=multipart",
             data=body + b"--=part=--",
             headers={"Content-Type": 'multipart/related; boundary="=part="'},
             timeout=120,
@@ -214,7 +201,7 @@ class Trial:
     cloud: Cloud
     folder: Path
     is_real: bool = False
-    other: str = ""  # another berg to compare with
+    settings: dict[str, Any] = field(default_factory=dict)  # of an embedded cloud
     told: list[str] = field(default_factory=list)
     dice: random.Random = field(default_factory=random.Random)
     seed: int = 0
@@ -233,24 +220,19 @@ class Trial:
         self.repo.mkdir(parents=True)
         self.git("init", "-q", "-b", "main")
         self.files({"train.py": "print('hello from train')\n"})
-        if not self.is_real:
-            self.usual()
+        self.usual()
 
     def usual(self) -> None:
-        self.cloud.control("DELETE", "faults")
-        self.cloud.control("POST", "stockout", {"on": False})
-        self.cloud.settings(**{**self.first_settings, **SETTINGS})
-
-    @functools.cached_property
-    def first_settings(self) -> dict[str, Any]:
-        return self.cloud.settings()
+        if not self.is_real:
+            self.cloud.control("DELETE", "faults")
+            self.cloud.control("POST", "stockout", {"on": False})
+            self.cloud.settings(**self.settings)
 
     def end(self) -> None:
         """Delete what the row left behind."""
         with self.ending:
             pass
-        if not self.is_real:
-            self.usual()
+        self.usual()
         for _ in range(3):
             for machine in [] if self.is_real else self.machines():
                 self.power(machine["name"], "crash")
@@ -269,10 +251,8 @@ class Trial:
         """States, ends of logs and consoles of the row's jobs, for a red row."""
         told = []
         with contextlib.suppress(Exception):
-            for path in self.cloud.objects(f".berg/jobs/{self.prefix}"):
-                if path.endswith("_state.json"):
-                    job = path.removeprefix(".berg/jobs/").removesuffix("_state.json")
-                    told += [f"{job}: {self.state(job)}"[:600], self.log(job)[-1500:]]
+            for job in re.findall(rf"({self.prefix}\S+)_state", " ".join(self.cloud.objects())):
+                told += [f"{job}: {self.state(job)}"[:600], self.log(job)[-1500:]]
             for machine in self.machines() if self.cloud.folder else []:
                 console = self.cloud.folder / f"machines/{machine['id']}/serial.log"
                 told.append(f"{machine['name']} {machine['status']}: {console.read_text()[-1000:]}")
@@ -285,68 +265,33 @@ class Trial:
         return self.laptop(*words, cwd=options.pop("cwd", self.repo), **options)
 
     def ok(self, *words: str, **options: Any) -> Done:
-        """Run berg, which must exit with 0; an option that it does not know is `Missing`."""
+        """Run berg, which must exit with 0."""
         done = self.berg(*words, **options)
-        if done.code == 2 and UNKNOWN.search(done.err):
-            raise Missing(done.last)
         check(done.code == 0, f"berg {' '.join(words)[:60]}: exit {done.code}: {done.last}")
-        return done
-
-    def refused(
-        self, *words: str, codes: Collection[int] = (1,), says: str = "", **options: Any
-    ) -> Done:
-        """Run berg, which must refuse this with an exit code and these words (a regular expression)."""
-        done = self.berg(*words, **options)
-        told = f"berg {' '.join(words)[:80]!r}"
-        check(done.code in codes, f"{told}: exit {done.code}, not {min(codes)}: {done.last}")
-        is_said = done.err.strip() and re.search(says, done.err, re.I)
-        check(is_said, f"{told}: does not say {says!r}: {done.last}")
         return done
 
     def name(self, word: str = "job") -> str:
         return f"{self.prefix}-{word}"
 
-    def run(self, command: str, *options: str, name: str = "job", gpus: str = "0") -> str:
+    def run(self, command: str, *options: str, name: str = "job") -> str:
         """Submit a job without GPUs, and return its name."""
-        full = name if name.startswith(self.prefix) else self.name(name)
-        self.ok("run", "-g", gpus, "-n", full, *options, command)
-        return full
+        self.ok("run", "-g", "0", "-n", self.name(name), *options, command)
+        return self.name(name)
 
     def ran(
-        self,
-        command: str,
-        *options: str,
-        ends: str = "SUCCEEDED",
-        name: str = "job",
-        seconds: float = 120,
+        self, command: str, *options: str, ends: str = "SUCCEEDED", seconds: float = 120
     ) -> str:
         """Submit a job, wait until it ends like this, and return its name."""
-        job = self.run(command, *options, name=name)
-        self.ended(job, ends, seconds=seconds)
+        job = self.run(command, *options)
+        self.reached(job, ends, seconds=seconds)
         return job
-
-    def devbox(self, word: str = "box", *options: str) -> str:
-        """Make a devbox without GPUs, and return its name when it runs."""
-        box = self.name(word)
-        self.ok("devbox", "-g", "0", "-n", box, *options)
-        self.until_state(box, "RUNNING")
-        return box
-
-    def colleague(self, user: str = "colleague") -> Laptop:
-        """Another person's laptop, with the same settings; or, without a name, one's second laptop."""
-        home = self.folder / self.prefix / (user or "second")
-        shutil.copytree(
-            self.laptop.home / ".berg", home / ".berg", ignore=shutil.ignore_patterns("local")
-        )
-        return Laptop(self.laptop.berg, home, self.told, user)
 
     # --- the repository
 
-    def git(self, *words: str, cwd: Path | None = None) -> str:
+    def git(self, *words: str) -> None:
         command = ["git", *IDENTITY, *words]
-        done = subprocess.run(command, cwd=cwd or self.repo, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=self.repo, capture_output=True, text=True)
         check(done.returncode == 0, f"git {' '.join(words)}: {done.stderr}")
-        return done.stdout.strip()
 
     def files(self, files: dict[str, str]) -> None:
         """Write files into the repository, and commit them."""
@@ -364,10 +309,6 @@ class Trial:
         data = self.cloud.read(f".berg/jobs/{job}_state.json")
         return json.loads(data) if data else {}
 
-    def shown(self, job: str) -> dict[str, Any]:
-        """What `berg show --json` says of a job."""
-        return self.ok("show", job, "--json").json
-
     def log(self, job: str) -> str:
         """All that the job's log objects have; rows that are about `berg log` call that."""
         names = sorted(self.cloud.objects(f".berg/logs/{job}/"))
@@ -379,13 +320,6 @@ class Trial:
         prefix = f"berg_results/{job}/"
         found = {name: self.cloud.read(name) for name in self.cloud.objects(prefix)}
         return {name[len(prefix) :]: data for name, data in found.items() if data is not None}
-
-    def files_named(self, folder: str, pattern: str) -> dict[str, bytes]:
-        """The plain results below a folder whose names begin like this (a regular expression)."""
-        names = [
-            n for n in self.cloud.objects(f"berg_results/{folder}") if re.search(f"/{pattern}", n)
-        ]
-        return {name: self.cloud.read(name) or b"" for name in names}
 
     def until(
         self, condition: Callable[[], Any], what: str, seconds: float = 90, every: float = 0.2
@@ -409,8 +343,8 @@ class Trial:
 
         self.until(is_there, f"{text!r} in the log", seconds, every=0.5)
 
-    def until_state(self, job: str, *states: str, seconds: float = 90) -> dict[str, Any]:
-        """Wait until the job is in one of these states, or has ended, which is red then."""
+    def reached(self, job: str, *states: str, seconds: float = 120) -> dict[str, Any]:
+        """Wait until the job is in one of these states, or has ended: red if that is another one."""
         wanted = f"{job} {'/'.join(states) or 'ended'}"
         state: dict[str, Any] = self.until(
             lambda: (s := self.state(job)).get("state") in {*states, *FINAL} and s,
@@ -421,10 +355,6 @@ class Trial:
         is_wanted = state["state"] in (states or FINAL)
         check(is_wanted, f"not {wanted}: it is {state['state']} ({state.get('reason')})")
         return state
-
-    def ended(self, job: str, *states: str, seconds: float = 120) -> dict[str, Any]:
-        """Wait for the end of a job; its state must be one of these, if any are given."""
-        return self.until_state(job, *states, seconds=seconds)
 
     def gone(self, seconds: float = 60) -> None:
         """No machine, group or disk of this row may be left after so long."""
@@ -451,12 +381,10 @@ class Trial:
 
     def machines(self, job: str = "") -> list[dict[str, Any]]:
         """Instances of a job (of all jobs of this row), sorted by name."""
-        names = job or self.prefix
         found = [
             thing
             for thing in self.named("instances")
-            if thing.get("labels", {}).get("berg-job", thing["name"]).startswith(names)
-            or thing["name"].startswith(names)
+            if thing.get("labels", {}).get("berg-job", thing["name"]).startswith(job)
         ]
         return sorted(found, key=lambda thing: str(thing["name"]))
 
@@ -465,59 +393,39 @@ class Trial:
         with contextlib.suppress(requests.HTTPError):
             self.cloud.control("POST", f"instances/{instance}/{what}", options)
 
-    def processes(self, instance: dict[str, Any]) -> dict[int, str]:
-        """Command lines of an embedded machine's processes, by their ids on this computer."""
-        address = instance["networkInterfaces"][0]["networkIP"]
-        mark = f"GCE_METADATA_HOST={address}".encode()
-        spaces, all_of = set(), {}
+    def kill_processes(self, instance: dict[str, Any], pattern: str) -> bool:
+        """`kill -9` processes of an embedded machine by their command lines; whether there were any."""
+        mark = f"GCE_METADATA_HOST={instance['networkInterfaces'][0]['networkIP']}".encode()
+        found = []
         for path in Path("/proc").glob("[0-9]*"):
-            try:
-                space = (path / "ns/pid").readlink()
-                all_of[int(path.name)] = space, (path / "cmdline").read_bytes()
-                if mark in (path / "environ").read_bytes():
-                    spaces.add(space)
-            except OSError:
-                continue
-        own = Path("/proc/self/ns/pid").readlink()
-        return {
-            pid: words.replace(b"\0", b" ").decode(errors="replace").strip()
-            for pid, (space, words) in all_of.items()
-            if space in spaces and space != own
-        }
+            with contextlib.suppress(OSError):  # it has ended
+                words = (
+                    (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                )
+                if re.search(pattern, words) and mark in (path / "environ").read_bytes():
+                    os.kill(int(path.name), signal.SIGKILL)
+                    found.append(words)
+        return bool(found)
 
-    def kill_processes(
-        self, instance: dict[str, Any], pattern: str, number: int = signal.SIGKILL
-    ) -> int:
-        """Send a signal to the machine's processes whose command line matches; how many those were."""
-        found = [
-            pid for pid, words in self.processes(instance).items() if re.search(pattern, words)
-        ]
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-        return len(found)
+    def kill_worker(self, job: str, index: int = 0, pattern: str = WORKER) -> None:
+        """`kill -9` berg's worker, or another process of Berg's, on a machine of the job."""
 
-    def kill_worker(self, job: str, index: int = 0) -> None:
-        """`kill -9` berg's worker on a machine of the job."""
-        workers = r"berg[./-]worker"
-        self.until(
-            lambda: any(
-                self.kill_processes(machine, workers)
-                for machine in self.machines(job)[index : index + 1]
-            ),
-            "a worker to kill",
-            60,
-        )
+        def is_killed() -> bool:
+            machines = self.machines(job)[index : index + 1]
+            return any(self.kill_processes(machine, pattern) for machine in machines)
+
+        self.until(is_killed, f"a process {pattern} to kill", 60)
 
 
 @contextlib.contextmanager
 def trials(berg: str, jobs: int, given: argparse.Namespace) -> Iterator[list[Trial]]:
     """So many trials; the embedded clouds end with the context."""
-    folder = Path(tempfile.mkdtemp(prefix="accept-"))
-    make, made = real_trial if given.cloud == "real" else local_trial, []
+    folder, made = Path(tempfile.mkdtemp(prefix="accept-")), list[Trial]()
     try:
         for number in range(jobs):
-            made.append(make(berg, folder / str(number), given))
+            place = folder / str(number)
+            is_real = given.cloud == "real"
+            made.append(real_trial(berg, place, given) if is_real else local_trial(berg, place))
         yield made
     finally:
         for trial in made:
@@ -541,10 +449,10 @@ def real_trial(berg: str, folder: Path, given: argparse.Namespace) -> Trial:
     credentials, _ = google.auth.default(scopes=SCOPES)
     laptop = started(berg, folder, "--project", given.project, "--bucket", given.bucket)
     cloud = Cloud(given.project, given.bucket, AuthorizedSession(credentials))
-    return Trial(laptop, cloud, folder, is_real=True, other=given.other, told=laptop.told)
+    return Trial(laptop, cloud, folder, is_real=True, told=laptop.told)
 
 
-def local_trial(berg: str, folder: Path, given: argparse.Namespace) -> Trial:
+def local_trial(berg: str, folder: Path) -> Trial:
     """An embedded cloud of this repository's, which `berg init --local` finds running."""
     home = folder / ".berg"
     (local := home / "local").mkdir(parents=True)
@@ -566,9 +474,11 @@ def local_trial(berg: str, folder: Path, given: argparse.Namespace) -> Trial:
     # A row's faults may hit the suite's own requests.
     patient = Retry(10, status_forcelist=[429, 500, 503], backoff_factor=0.1, allowed_methods=None)
     session.mount("http://", requests.adapters.HTTPAdapter(max_retries=patient))
-    endpoint = f"http://127.0.0.1:{port}"
-    cloud = Cloud(settings["project"], settings["bucket"], session, endpoint, local)
-    return Trial(laptop, cloud, folder, other=given.other, told=laptop.told)
+    cloud = Cloud(
+        settings["project"], settings["bucket"], session, f"http://127.0.0.1:{port}", local
+    )
+    usual = {**cloud.settings(), **SETTINGS}
+    return Trial(laptop, cloud, folder, settings=usual, told=laptop.told)
 
 
 def prefix_of(berg: str) -> Path:

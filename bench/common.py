@@ -1,6 +1,5 @@
 """What the benchmarks share: any Berg on an embedded cloud of its own, times with CPU and requests, tables."""
 
-import argparse
 import contextlib
 import json
 import os
@@ -146,11 +145,10 @@ def sides(bergs: dict[str, str], scratch: Path) -> Iterator[dict[str, Side]]:
     place = Path(tempfile.mkdtemp(dir=scratch))
     try:
         for number, (name, berg) in enumerate(bergs.items()):
-            given = argparse.Namespace(other="")
             # not beside each other: the image that clouds share has the environment of one berg
             home = place / str(number) / "home"
             home.parent.mkdir()
-            made[name] = Side(local_trial(berg, home, given), home.parent)
+            made[name] = Side(local_trial(berg, home), home.parent)
         yield made
     finally:
         for side in made.values():

@@ -99,7 +99,11 @@ def test_what_no_instant_had_is_refused(heard, tmp_path, how):
         for path, value in change.sets.items():
             found.pop(path, None)
             if value and value[0] == "log":
-                found[path] = ["f", judge.digest(history.texts[value[1]][: value[2]]), value[2]]
+                found[path] = [
+                    "f",
+                    writer.digest(history.texts[value[1]][: value[2]].encode()),
+                    value[2],
+                ]
             elif value:
                 found[path] = value
     assert judge.judge(history, found, {}).is_last
@@ -120,6 +124,6 @@ def test_what_no_instant_had_is_refused(heard, tmp_path, how):
         history.changes.append(
             judge.Change(whole[-1].done, {"y": ["f", "1" * 16, 1]}, whole[-1].done)
         )
-        found |= {"x.log": ["f", judge.digest("one\n"), 4], "y": ["f", "1" * 16, 1]}
+        found |= {"x.log": ["f", writer.digest(b"one\n"), 4], "y": ["f", "1" * 16, 1]}
     said = judge.judge(history, found, {})
     assert said.wrong.startswith("torn" if how == "torn" else "mixed") or not said.is_last, said

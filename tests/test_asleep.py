@@ -3,6 +3,7 @@ touches nothing of another's, leaves nothing, and says so.
 """
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from asleep import asleep
 from conftest import Cloud, until
+from records import machine, put
 
 from berg import gce
 from berg.job import FINAL
@@ -68,6 +70,69 @@ def test_a_submit_starts_and_takes_back_nothing_of_another_job(
     check_other(cloud, name)
 
 
+MADE = ["POST .*/instances[?]", "(GET|POST) .*/operations/", "POST .*/instanceGroupManagers[?]"]
+
+
+def options(at: str) -> list[str]:
+    return ["--spot"] * ("Group" in at)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("at", ["POST /upload/.*{}_state", RECORD, *MADE])
+def test_a_submit_that_is_cut_off_leaves_a_job_that_runs_or_nothing(
+    cloud: Cloud, project: Path, at: str, number: signal.Signals
+) -> None:
+    name, look = f"cut-{number:d}-{len(at)}", 'touch "$BERG_RESULTS_DIR/mine"'
+    words = [*CPU, *options(at), "-n", name, look]
+    with asleep(cloud, at.format(name), *words, cwd=project) as laptop:
+        assert laptop.is_held.is_set(), laptop.requests
+        laptop.process.send_signal(number)
+        done = laptop.wake()
+    assert done.code, "it was not interrupted"
+    if number == signal.SIGKILL and at in MADE:
+        reached(cloud, name, *FINAL)
+    until(lambda: not machines(cloud, name))
+    has_run = f"berg_results/{name}/mine" in cloud.names("berg_results/")
+    assert has_run == (cloud.state(name).get("state") == "SUCCEEDED"), done.err
+    reap = [sys.executable, "-c", LATE, "reap", "-y"]
+    subprocess.run(reap, env=cloud.env, cwd=cloud.home, capture_output=True, check=True)
+    groups = f"/compute/v1/projects/{cloud.config.project}/aggregated/instanceGroupManagers"
+    assert name not in json.dumps(cloud.call("GET", groups)), done.err
+    if not cloud.state(name):
+        assert cloud.run(*CPU, "-n", name, "--wait", "true", cwd=project).code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at", MADE)
+def test_a_submit_that_slept_starts_nothing_that_was_killed(
+    cloud: Cloud, project: Path, at: str
+) -> None:
+    name = f"not-{len(at)}"
+    words = [*CPU, *options(at), "-n", name, 'sleep 20; touch "$BERG_RESULTS_DIR/mine"']
+    with asleep(cloud, at, *words, cwd=project) as laptop:
+        assert laptop.is_held.is_set(), laptop.requests
+        assert cloud.run("kill", "-y", name).code == 0
+        done = laptop.wake()
+    until(lambda: not machines(cloud, name))
+    assert cloud.state(name)["state"] == "KILLED", done.err
+    assert not cloud.names(f"berg_results/{name}/mine")
+
+
+@pytest.mark.slow
+def test_reap_deletes_nothing_of_a_new_machine_of_the_name(cloud: Cloud, project: Path) -> None:
+    machine(cloud, "reaped", put(cloud, "reaped", "FAILED"))
+    with asleep(cloud, "DELETE .*/instances/", "reap", "-y") as laptop:
+        assert laptop.is_held.is_set(), laptop.requests
+        for each in gce.machines(cloud.config, "reaped"):
+            each.delete(cloud.config)
+        replace(cloud, project, "reaped", "devbox", "-g", "0")
+        before = machines(cloud, "reaped")
+        done = laptop.wake()
+    assert machines(cloud, "reaped") == before != [], done.err
+    assert cloud.run("kill", "-y", "--now", "reaped").code == 0
+
+
 @pytest.mark.slow
 def test_rm_deletes_nothing_of_another_job(cloud: Cloud, project: Path) -> None:
     assert cloud.run(*CPU, "-n", "removed", "--wait", "true", cwd=project).code == 0
@@ -100,22 +165,32 @@ def test_kill_ends_no_other_job(cloud: Cloud, project: Path, at: str, is_guest: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("verb", ["stop", "start", "kill"])
+@pytest.mark.parametrize(
+    ("verb", "at"),
+    [
+        ("stop", r"POST .*/setMetadata\b"),
+        ("stop --now", r"POST .*/stop\b"),
+        ("start", r"POST .*/start\b"),
+        ("kill", r"POST .*/setMetadata\b"),
+        ("kill --now", "DELETE .*/instances/"),
+    ],
+)
 def test_a_devbox_that_was_made_meanwhile_is_left_alone(
-    cloud: Cloud, project: Path, verb: str
+    cloud: Cloud, project: Path, verb: str, at: str
 ) -> None:
-    box = f"{verb}-box"
+    box = f"{verb.replace(' --', '-')}-box"
     assert cloud.run("devbox", "-g", "0", "-n", box, cwd=project).code == 0
     if verb == "start":
         assert cloud.run("stop", "--now", box).code == 0
     else:
         reached(cloud, box, "RUNNING")
-    with asleep(cloud, r"POST .*(/setMetadata|/start)\b", verb, "-y", box) as laptop:
+    with asleep(cloud, at, *verb.split(), "-y", box) as laptop:
+        assert laptop.is_held.is_set(), laptop.requests
         replace(cloud, project, box, "devbox", "-g", "0")
         if verb == "start":
             assert cloud.run("stop", "--now", box).code == 0
         before = machines(cloud, box)
         done = laptop.wake()
     assert machines(cloud, box) == before, done.err
-    says = "is another job now" if verb == "kill" else "was deleted meanwhile"
+    says = "is another job now" if "kill" in verb else "was deleted meanwhile"
     assert says in done.err, done.err

@@ -4,6 +4,7 @@ is in the way.
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -374,14 +375,18 @@ def test_git_answers_as_on_the_laptop(cloud: Cloud, project: Path, tmp_path: Pat
     git(project, "tag", "light")
     write(project, {"train.py": "print('changed')\n", "new": "new"})
     lines = "; ".join(f"echo '{words}:' $(git {words})" for words in ASKED)
+    known = "echo $USER $LOGNAME; ls -d $BERG_RESULTS_DIR $BERG_REPO_DIR $BERG_SCRATCH_DIR; env"
     made = "git checkout -qb mine && git add -A && git commit -qm 'by the job'"
-    words = ["-n", "asks-git", "--wait", f"{lines}; echo $USER $LOGNAME; {made}"]
+    words = ["-n", "asks-git", "--wait", f"{lines}; {known}; {made}"]
     done = cloud.run("run", "-g", "0", *words, cwd=project)
     assert done.code == 0, cloud.log("asks-git")
     log = cloud.log("asks-git")
     for words in ASKED:
         assert f"{words}: {' '.join(git(project, *words.split()).split())}\n" in log, (words, log)
-    assert "\nroot root\n" in log
+    page = (Path(__file__).parents[1] / "docs/environment.md").read_text()
+    promised = {*re.findall(r"BERG_[A-Z_]+", page)} - {"BERG_ROW"}  # which is that of a sweep
+    assert len(promised) > 10 and promised <= {*re.findall(r"^(BERG_\w+)=.", log, re.M)}
+    assert "\nroot root\n" in log and "No such file" not in log
     assert "1 new commits on mine are saved in berg_commits.bundle" in log
     assert cloud.run("fetch", "asks-git", str(tmp_path / "out")).code == 0
     git(project, "fetch", "-q", f"{tmp_path}/out/berg_commits.bundle", "*:*")

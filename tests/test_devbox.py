@@ -33,9 +33,12 @@ def test_a_file_outlives_a_stop_a_preemption_and_a_question_without_an_answer(
         cloud.fails(*words, cwd=project, says="Switch it on: berg start owned")
     assert cloud.run("start", "owned").code == 0
     reached(cloud, "owned", "RUNNING")
-    cloud.call("POST", "/_berg/instances/owned/preempt", {})
-    reached(cloud, "owned", "STOPPED")
-    assert cloud.run("start", "owned").code == 0
+    path = f"/compute/v1/projects/berg-local/zones/{shown['zone']}/instances/owned/stop"
+    for trouble in ("/_berg/instances/owned/preempt", "/_berg/instances/owned/crash", path):
+        cloud.call("POST", trouble, {})  # the last one as from the console
+        until(lambda: cloud.shown("owned")["running"][0]["status"] == "TERMINATED")
+        assert cloud.run("start", "owned").code == 0
+        reached(cloud, "owned", "RUNNING")
     shown = reached(cloud, "owned", "RUNNING")
     assert shown["running"][0]["id"] == first and shown["reason"] == "", shown["reason"]
     assert cloud.run("ssh", "owned", f"cd {RESULTS} && ls before && touch after").code == 0
@@ -63,3 +66,7 @@ def test_a_devbox_whose_process_somebody_ends_can_be_started_again(
     cloud.call("DELETE", "/_berg/faults")
     reached(cloud, "ended", "RUNNING")
     assert cloud.run("ssh", "ended", "ls mine").out == "mine\n"
+    assert cloud.run("ssh", "ended", "pkill -9 -f '[b]erg[.]worker'").code == 0
+    until(lambda: cloud.run("ssh", "ended", "pgrep -f '[b]erg[.]worker' && ls mine").code == 0)
+    reached(cloud, "ended", "RUNNING")
+    assert cloud.run("kill", "-y", "ended").code == 0

@@ -1,8 +1,10 @@
 """The house: the core names no feature and no client, and modules import each other in one direction."""
 
 import ast
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -96,10 +98,22 @@ def test_help_imports_no_command() -> None:
     assert said.stdout.endswith("\n[]\n"), said.stdout + said.stderr
 
 
-def test_each_command_has_a_module_and_a_help() -> None:
-    for name in COMMANDS:
-        command = cli.get_command(click.Context(cli), name)
-        assert command and command.help, name
+def commands(group: click.Group, *above: str) -> Iterator[tuple[str, click.Command]]:
+    """All commands with the words that are typed for them."""
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        assert command, name
+        if isinstance(command, click.Group):
+            yield from commands(command, *above, name)
+        elif not command.hidden:
+            yield " ".join([*above, name]), command
+
+
+def test_each_command_has_a_module_and_a_help_with_an_example() -> None:
+    found = dict(commands(cli))
+    assert {words.split()[0] for words in found} == {*COMMANDS}
+    lines = {words: command.help or "" for words, command in found.items()}
+    assert not [words for words in lines if not re.search(rf"\n.*\bberg {words}\b", lines[words])]
 
 
 def test_the_startup_script_runs_with_what_an_old_image_has() -> None:

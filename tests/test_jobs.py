@@ -45,6 +45,9 @@ def test_a_sweep_is_shown_and_fetched_with_its_table(
         ("FAILED", {"lr": "2"}, {"loss": 2.0}),
     ]
     assert "said ['1', 'x y', '{z}'] dark blue\n" in cloud.run("log", "grid/0").out
+    done = cloud.run("run", "--resume", "grid", "--wait", cwd=project)
+    said = [cloud.log("grid").count(f"\nsaid ['{lr}'") for lr in (1, 2)]
+    assert done.code == 3 and said == [1, 2], "only what had failed runs again"
     one = json.loads(cloud.run("show", "grid/1", "--json").out)
     assert one["metrics"] == {"loss": 2.0} and one["log"] and one["exit_code"] == 3
     said = json.loads(cloud.run("fetch", "grid", str(tmp_path / "here"), "--json").out)
@@ -413,6 +416,50 @@ def test_logs_of_several_machines_and_attempts_are_read_by_their_time(cloud: Clo
     assert "there is no job 'nothing'" in cloud.run("log", "nothing").err
 
 
+def test_what_a_job_prints_steers_no_terminal(cloud: Cloud) -> None:
+    log = "begin \x1b[31mred\x1b[0m \x1b]0;title\x07 \x1b[2Jup \x9b31m\u202e\u200b\U000e0041 end\n"
+    put(cloud, "steers", "FAILED", log=log.encode(), results={"file \u200b x\x1b[2J": b"x"})
+    for words in ("log", "tail", "show", "fetch"):
+        done = cloud.run(words, "steers")
+        assert not re.search("[\x1b\x07\x9b\u202e\u200b\U000e0041]", done.out + done.err), done
+        assert words == "fetch" or ("begin" in done.out and "end" in done.out), done
+    primary, secondary = pty.openpty()
+    env = {**cloud.env, "BERG_FORMAT": "human", "TERM": "xterm-256color"}
+    subprocess.run([*BERG, "log", "steers"], env=env, stdout=secondary, check=True)
+    os.close(secondary)
+    shown = os.read(primary, 1 << 16).decode()
+    assert "\x1b[31m" in shown and not re.search("\x1b[^[]|\x1b\\[2J|[\x07\x9b\u202e\u200b]", shown)
+
+
+def spoiled(cloud: Cloud, path: str, how: str) -> None:
+    """Damage a record, delete it, or let a later Berg have written it."""
+    content = cloud.read(path)
+    cloud.bucket.delete(path)
+    if how != "missing":
+        later = {**json.loads(content), "format": 99, "features": {"unheard": {}}, "unknown": 1}
+        cloud.bucket.write(path, json.dumps(later).encode() if how == "later" else b"{]")
+
+
+@pytest.mark.parametrize("how", ["later", "damaged", "missing"])
+def test_a_job_works_by_its_name_whatever_its_records(
+    cloud: Cloud, tmp_path: Path, how: str
+) -> None:
+    name = f"record-{how}"
+    job = put(cloud, name, "RUNNING", ago=100, log=b"hello\n", results={"out": b"x"})
+    machine(cloud, name, job)
+    spoiled(cloud, jobs.state_path(name), how)
+    if how != "later":  # else it would be the record of another machine, by its hash
+        spoiled(cloud, jobs.job_path(name), how)
+    listed, log = cloud.run("list", "-a", "--json"), cloud.run("log", name)
+    fetched, killed = (
+        cloud.run("fetch", name, str(tmp_path)),
+        cloud.run("kill", "-y", "--now", name),
+    )
+    assert name in listed.out and log.out == "hello\n", listed.err + log.err
+    assert (tmp_path / "out").read_bytes() == b"x", fetched.err
+    assert not gce.machines(cloud.config, name), killed.err
+
+
 def test_a_line_is_said_when_it_is_whole(cloud: Cloud) -> None:
     log, read = ".berg/logs/halves/m.20260101T000000.log", dict[str, int]()
     seen = []
@@ -610,6 +657,16 @@ def test_an_error_is_an_object_for_programs(cloud: Cloud) -> None:
         assert done.code == told["exit_code"] == code and says in told["error"] and not done.out
 
 
+def test_names_that_cannot_be_are_refused(cloud: Cloud) -> None:
+    commands = ["log", "fetch", "kill", "kill -y --now", "ssh", "rm", "wait", "rerun", "tail", "stop",
+                "start", "sync", "run --resume", "rerun --new-code"]  # fmt: skip
+    for name in ("no-such-job", "../../x", "x\x1b]0;evil\x07", "a\nforged"):
+        for words in commands:
+            said = cloud.fails(*words.split(), "--", name, says="Error: ")
+            assert "\x1b" not in said and "\nforged" not in said, (words, said)
+    cloud.fails("ssh", "no-such-job", "--", "--json", says="Error: ")  # an option of its command
+
+
 def test_help_has_the_commands_by_what_they_are_for(cloud: Cloud) -> None:
     help_, version = cloud.run("-h"), cloud.run("--version")
     assert (help_.code, version.code) == (0, 0) and version.out.startswith("berg, version 1.")
@@ -626,6 +683,7 @@ def test_a_shell_completes_ones_own_jobs_and_commands(cloud: Cloud) -> None:
         put(cloud, name, ago=ago, took=1, user=user)
     found = completed(cloud, "berg show comp", BERG_USER="typist")
     assert found.split() == ["plain,comp-b", "plain,comp-a"]
+    assert "plain,--spot" in completed(cloud, "berg run --sp")
     words = completed(cloud, "berg lo", COMP_CWORD="1").split()
     assert words == ["plain,log", "plain,local"]
 

@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import sqlite3
+import stat
 import threading
 import time
 from collections.abc import Iterator
@@ -58,7 +59,7 @@ def test_what_could_not_be_deleted_is_deleted_at_the_next_try(
 def test_a_restored_file_has_its_time_and_mode(cloud: Cloud, tmp_path: Path) -> None:
     """A program that looks for its newest checkpoint finds the same one."""
     mirror, own = mirrored(cloud, tmp_path / "1", "aged")
-    times = {"new": 2e9, "old": 1e9}
+    times = {"of 2300": 10416657906.5, "new": 2e9, "old": 1e9, "of 1970": 2865906.5}
     for name, at in times.items():
         (own / name).write_text(name)
         (own / name).chmod(0o755)
@@ -78,9 +79,16 @@ def test_links_within_lead_to_the_same_file_elsewhere_and_others_are_named(
     (folder / "file").write_text("content")
     (folder / "deep/absolute").symlink_to(folder / "file")
     (folder / "deep/relative").symlink_to("../file")
-    (folder / "outside").symlink_to("/etc/hostname")
+    odd = {"outside": "/etc/hostname", "zero": "/dev/zero", "to-pipe": "pipe", "loop": "loop"}
+    for name, target in odd.items():
+        (folder / name).symlink_to(target)
     os.mkfifo(folder / "pipe")
-    assert mirror.finish(60).keys() == {"linked/outside", "linked/pipe"}
+    os.mknod(folder / "socket", stat.S_IFSOCK)
+    missing = mirror.finish(60)
+    assert {*missing} >= {"linked/outside", "linked/pipe", "linked/zero", "linked/socket"}, missing
+    assert not {"pipe", "socket", "zero"} & {
+        name[20:] for name in cloud.names("berg_results/linked/")
+    }
     shutil.rmtree(folder)
     found = restored(cloud, tmp_path / "2", "linked")
     assert found == dict.fromkeys(["file", "deep/absolute", "deep/relative"], "content")
@@ -463,9 +471,11 @@ def test_what_somebody_put_in_the_place_of_a_file_is_named(cloud: Cloud, tmp_pat
     write(own, {"model": "of the job", "other": "of the job"})
     assert mirror.sync()
     cloud.bucket.write("berg_results/replaced/model", b"of a person")
+    cloud.bucket.write("berg_results/replaced/theirs", b"of a person")
     cloud.bucket.delete("berg_results/replaced/other")
     missing = mirror.finish(100)
     assert {*missing} == {"replaced/model"} and "did not write" in missing["replaced/model"]
+    assert cloud.read("berg_results/replaced/theirs") == b"of a person"
     assert cloud.read("berg_results/replaced/model") == b"of a person"
     assert cloud.read("berg_results/replaced/other") == b"of the job"
 

@@ -5,6 +5,7 @@ import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
 import pytest
@@ -306,6 +307,27 @@ def test_what_gets_no_file_here_is_named(cloud: Cloud, tmp_path: Path) -> None:
     assert left["file/below"] == "file is a link or a file, not a folder"
     assert "too long" in left["n" * 300] and "cannot be that of a file" in left["dir/"]
     assert texts(tmp_path / "here") == {"file": "1"}
+
+
+def test_a_list_of_results_leads_out_of_no_folder(cloud: Cloud, tmp_path: Path) -> None:
+    """Whoever wrote the list of a moment, and what an earlier fetch has made of it."""
+    rows: dict[str, list[Any]] = {}
+    for name in ("good", "../up", "/abs", "a/../../up", "a//b", ".git/hooks/x", "link/x", "out/x"):
+        made = cloud.bucket.write(f"berg_results/led/{name}", b"1", 0)
+        rows[f"led/{name}"] = [1, made.crc, made.generation, 0, 0o644, False, ""]
+    for name, to in {"link": "..", "out": str(tmp_path), "up": "../../x", "in": "good"}.items():
+        rows[f"led/{name}"] = [0, 0, 0, 0, 0o777, False, to]
+    about = {"at_ns": time.time_ns(), "gone": {}, "rows": rows}
+    name = ".berg/moments/led/at/0001/0/000000000001-final"
+    cloud.bucket.write(name, json.dumps(about).encode(), 0)
+    here = tmp_path / "here"
+    for _ in range(2):
+        Fetch(cloud.bucket, "berg_results/", "led", here, "led").run()
+    assert {path.name for path in tmp_path.iterdir()} == {"here"}
+    found = {str(path.relative_to(here)) for path in here.rglob("*") if path.name != NOTES}
+    assert found >= {"good", "in"} and not any(".git" in path for path in found), found
+    links = [path for path in here.rglob("*") if path.is_symlink()]
+    assert all(path.resolve().is_relative_to(here) for path in links), links
 
 
 def test_a_fetch_goes_through_no_link_and_has_times_and_modes(cloud: Cloud, tmp_path: Path) -> None:

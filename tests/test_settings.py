@@ -295,6 +295,9 @@ def test_doctor_names_what_is_lacking_and_init_repairs_it(cloud: Cloud) -> None:
 def test_doctor_without_settings_says_where_to_begin(cloud: Cloud, tmp_path: Path) -> None:
     done = cloud.run("doctor", BERG_HOME=str(tmp_path))
     assert done.code == 1 and "berg init" in done.out and "rights" not in done.out
+    (tmp_path / "berg.json").mkdir()
+    for place in (tmp_path, Path(__file__)):  # neither is a folder with settings
+        cloud.fails("list", says="berg.json", BERG_HOME=str(place))
 
 
 def test_wrong_settings_are_refused_and_change_nothing(cloud: Cloud) -> None:

@@ -108,7 +108,19 @@ def test_a_sweep_has_as_many_machines_as_it_needs(
         (["run", "--disk-gb", "9", "true"], 2, "--disk-gb"),
         (["run", "--image", "no-such-image", "true"], 1, "no image or image family 'no-such-image'"),
         (["run", "-t", "l5", "true"], 1, "no GPU type 'l5'"),
-        (["run", "--cwd", "nowhere", "true"], 1, "--cwd nowhere"),
+        (["run", "-n", "-x-", "true"], 1, "-x-"), (["run", "-n", "../x", "true"], 1, "../x"),
+        (["run", "--cwd", "nowhere", "true"], 1, "--cwd nowhere"), (["run"], 1, "CMD is empty"),
+        (["run", "-g", "many", "true"], 2, "many"), (["run", "-g", "7", "-t", "a100", "true"], 1, "7"),
+        (["run", "-m", "-3", "true"], 2, "-m"), (["run", "-c", "-4", "true"], 2, "-c"),
+        (["run", "--max-hours", "soon", "true"], 2, "soon"),
+        (["run", "--max-cost", "-1", "true"], 2, "--max-cost"),
+        (["run", "--keep-failed", "a while", "true"], 2, "a while"),
+        (["run", "--zone", "mars-west1-a", "true"], 1, "mars-west1-a"),
+        (["run", "--region", "mars-west1", "true"], 1, "mars-west1"),
+        (["run", "--machine-type", "z9-mega-1", "true"], 1, "z9-mega-1"),
+        (["run", "--cluster", "no-such-one", "true"], 1, "no-such-one"),
+        (["run", "--branch", "no-such-one", "true"], 1, "no-such-one"),
+        (["run", "--grid", "a=1,2", "--parallel", "0", "true {a}"], 2, "--parallel"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_before_anything_exists(
@@ -286,6 +298,10 @@ def test_a_job_runs_again_with_its_options_but_under_its_own_name(
     rows = shown(cloud, project, *again, "--new-code", "-c", "8", "-r", "else")
     assert "with 1 changed" in rows["Code"] and rows["Machine"].startswith("n1-standard-8, ")
     assert rows["Results"].endswith("/else/") and "berg_results/else --log" in rows["Command"]
+    ended(cloud, project, "spots-one", options={"spot": True})
+    assert shown(cloud, project, "rerun", "spots-one")["Machine"].endswith(", Spot")
+    rows = shown(cloud, project, "rerun", "@")
+    assert rows["Job"].startswith("proj-") and "first" not in str(rows)
     ended(cloud, project, "odd-one", options={"disk_gb": "many"})
     again = ["rerun", "odd-one", "--dry-run"]
     cloud.fails(*again, cwd=project, says="record of odd-one has no disk_gb that fits")
@@ -361,6 +377,29 @@ def test_of_two_submits_at_one_moment_one_has_the_name(
     record = json.loads(cloud.read(jobs.job_path("twins")))
     assert record["cmd"] == f"sleep 30{winner}" and cloud.state("twins")["id"] == record["id"]
     assert len(gce.machines(cloud.config, "twins")) == 1
+
+
+LIVES = {"code": "RESOURCE_NOT_FOUND", "message": "not found", "instance_lives": True}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "fault", "options"),
+    [
+        ("instances", {"operation_error": LIVES}, []),
+        ("instances", {"reset": True, "after_handler": True}, []),
+        ("regionInstanceGroupManagers", {"reset": True, "after_handler": True}, ["--spot"]),
+    ],
+)
+def test_whatever_the_answer_to_a_create_a_job_runs_once(
+    cloud: Cloud, project: Path, faults: Any, kind: str, fault: Any, options: list[str]
+) -> None:
+    name = f"answers-{len(kind)}-{len(fault)}"
+    faults(f"compute.{kind}.insert", **fault)
+    run = 'echo x >"$BERG_RESULTS_DIR/ran-$(date +%s%N)"; sleep 2'
+    done = cloud.run(*CPU, "-n", name, *options, "--wait", run, cwd=project)
+    assert done.code == 0 and len(cloud.names(f"berg_results/{name}/ran-")) == 1, done.err
+    until(lambda: not gce.machines(cloud.config, name))
 
 
 @pytest.mark.slow

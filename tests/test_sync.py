@@ -36,6 +36,9 @@ def test_what_changes_is_sent_and_what_was_made_there_stays(
         return done.err
 
     assert there("pwd; echo $BERG_JOB; command -v tt").split()[1:] == [box, "/usr/local/bin/tt"]
+    words = [*BERG, "ssh", box, "--", "cat; exit 4"]
+    done = subprocess.run(words, env=cloud.env, input="typed\n", capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (4, "typed\n"), done.stderr
     there("echo mine >own.txt; echo mine >old/own.txt; git add own.txt")
     write(
         project,

@@ -19,12 +19,10 @@ def say(what: str, step: int) -> None:
 
 
 def meet() -> None:
-    """Begin the process group of all ranks: by a file, or by the variables of torchrun."""
+    """Begin the process group of all ranks, by the variables of torchrun."""
     import torch.distributed as dist
 
-    path = os.environ.get("SAVERS_STORE")
-    store = f"file://{path}" if path else "env://"
-    dist.init_process_group("gloo", init_method=store, rank=RANK, world_size=WORLD)
+    dist.init_process_group("gloo", rank=RANK, world_size=WORLD)
 
 
 def same(steps: list[int], what: str) -> int:

@@ -62,6 +62,8 @@ def test_a_devbox_without_a_record_goes_only_if_a_person_says_so(
     lose(cloud, "box")
     assert "box" not in found(cloud)  # it starts again
     lose(cloud, "box", b"no record")
+    for words in (["devbox"], ["run", "true"]):
+        assert cloud.run(*words, "-g", "0", "-n", "box", cwd=project).code == 1
     done = cloud.run("reap", "-y")
     assert "its disk box (200 GB)" in done.err and has_machine(cloud, "box")
     ours, theirs = pty.openpty()

@@ -24,7 +24,9 @@ def test_rows_have_parameters_states_and_last_metrics(
     (project / "train.py").write_text(PROGRAM)
     commit(project)
     words = ["run", "-g", "0", "-n", "sw", "--grid", "lr=0.1,2", "--parallel", "1", "--wait"]
-    assert cloud.run(*words, "python3 train.py {lr}", cwd=project).code == 3
+    done = cloud.run(*words, "--json", "python3 train.py {lr}", cwd=project)
+    rows = json.loads(done.out)["jobs"]
+    assert done.code == 3 and [row["exit_code"] for row in rows] == [0, 3], done.err
     done = cloud.run("sweep", "sw", str(tmp_path / "results.csv"))
     assert done.code == 0, done.err
     lines = [line.split() for line in done.out.splitlines()]
@@ -33,9 +35,10 @@ def test_rows_have_parameters_states_and_last_metrics(
     assert lines[2][:6] == ["sw/1", "FAILED", "3", "2", "3", "4"]
     assert "2 lines of sw/0's metrics.jsonl cannot be read" in done.err  # not the half written one
     with open(tmp_path / "results.csv", newline="") as file:
-        rows = [*csv.DictReader(file)]
-    assert [(row["param.lr"], row["metric.loss"]) for row in rows] == [("0.1", "0.2"), ("2", "4.0")]
-    assert rows[0]["metric.note"] == "'=1+1"  # no spreadsheet runs what a job wrote
+        cells = [*csv.DictReader(file)]
+    losses = [(row["param.lr"], row["metric.loss"]) for row in cells]
+    assert losses == [("0.1", "0.2"), ("2", "4.0")]
+    assert cells[0]["metric.note"] == "'=1+1"  # no spreadsheet runs what a job wrote
     shown = json.loads(cloud.run("sweep", "sw", "--json").out, parse_constant=lambda text: 1 / 0)
     assert [row["exit_code"] for row in shown] == [0, 3] and shown[0]["metrics"]["best"] is None
     refused = cloud.run("sweep", "no-such-one")

@@ -38,7 +38,12 @@ def test_a_plan_says_what_it_costs(cloud: Cloud, project: Path) -> None:
 def test_at_its_limit_google_deletes_a_machine_and_keeps_the_disk_of_a_devbox(
     cloud: Cloud, project: Path
 ) -> None:
-    for words, action in ((["run", "true"], "DELETE"), (["devbox"], "STOP")):
+    for words, action in [
+        (["run", "true"], "DELETE"),
+        (["run", "-m", "2", "true"], "DELETE"),
+        (["run", "--spot", "true"], "DELETE"),
+        (["devbox"], "STOP"),
+    ]:
         plan = [*words, "-g", "0", "--max-hours", "1.5", "--dry-run", "--json"]
         done = cloud.run(*plan, cwd=project)
         scheduling = json.loads(done.out)["request"]["scheduling"]

@@ -76,6 +76,17 @@ def test_a_job_on_a_devbox_leaves_it_alone_and_ends_with_it(cloud: Cloud, projec
         until(lambda name=name: "/root/code/proj" in cloud.log(name))
     refused = cloud.run(*on, "guest3", "true", cwd=project)
     assert refused.code == 1 and "--share" in refused.err
+    for options in (
+        "-t t4 -g 1",
+        "-g 2",
+        "--image debian-cloud/debian-12",
+        "-c 32",
+        "--disk-gb 500",
+        "-m 2",
+        "--spot",
+    ):
+        refused = cloud.run(*on, "guest3", *options.split(), "true", cwd=project)
+        assert refused.code == 1 and "Leave out" in refused.err, refused.err
     assert "there is no job" in cloud.run("show", "guest3").err
     assert cloud.run("ssh", "host1", "ls /root/code/proj").out == "train.py\n"
     assert "on host1" in cloud.run("list").out
