@@ -81,6 +81,7 @@ def test_a_commit_that_is_named_is_sent_as_it_is(
 ) -> None:
     git(project, "tag", "v1")
     git(project, "checkout", "-q", "-b", "side")
+    git(project, "update-ref", "refs/remotes/origin/side", "main")  # what is here counts
     commit(project, {"train.py": "of side\n"})
     (project / "train.py").write_text("edited\n")
     taken = code.take(project, name)

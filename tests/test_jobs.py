@@ -18,6 +18,7 @@ from records import machine, put, put_row
 
 from berg import gce, logs
 from berg import job as jobs
+from berg.fetch import of_folder
 from berg.job import Job, State
 
 PROGRAM = """
@@ -78,6 +79,10 @@ def test_a_folder_of_results_is_fetched_by_its_name(cloud: Cloud) -> None:
     assert Path(said["folder"], "out").read_text() == "1\n"
     again = json.loads(cloud.run("fetch", "folder", "--json").out)
     assert (again["files"], again["fetched"]) == (1, 0)  # the same file
+    for name, ago in (("folder-old", 9000), ("folder-new", 3600)):
+        put(cloud, name, ago=ago, folder="folder/one")
+    (latest,), _ = of_folder(cloud.config, "folder/one", None)
+    assert latest.job == "folder-new"
 
 
 @pytest.mark.slow

@@ -365,14 +365,16 @@ def test_a_new_file_waits_until_it_is_whole_and_lines_do_not(
     with (own / "half.bin").open("w") as half, (own / "out.txt").open("w") as lines:
         half.write("no end"), half.flush()
         lines.write("line\n"), lines.flush()
-        with (own / "x.jsonl").open("w") as log:
-            log.write("{no end"), log.flush()
+        events = "events.out.tfevents.1.box"
+        with (own / "x.jsonl").open("w") as log, (own / events).open("w") as points:
+            for file in (log, points):
+                file.write("{no end"), file.flush()
             assert not mirror.sync()  # for some seconds it may become whole
             monkeypatch.setattr(results, "QUIET", 1000)
             mirror.waiting_since -= 2000
             assert mirror.sync()  # then nothing waits for a new file
         assert restored(cloud, tmp_path / "2", "new-files") == {
-            "out.txt": "line\n", "x.jsonl": "{no end"
+            "out.txt": "line\n", "x.jsonl": "{no end", events: "{no end"
         }  # fmt: skip
         monkeypatch.setattr(results, "QUIET", 0)
         assert mirror.sync()  # it is open, and has not changed for long

@@ -57,7 +57,8 @@ def test_a_relative_path_leads_to_the_results_and_a_rerun_has_its_own(
     cloud: Cloud, project: Path
 ) -> None:
     line = "mkdir -p berg_results/told && echo $BERG_JOB >> berg_results/told/jobs && git status -s"
-    assert "??" not in cloud.ok(*CPU, "first-told", "--tail", line, cwd=project).out
+    write(project, {"deep/er/file": ""})
+    assert "?? b" not in cloud.ok(*CPU, "first-told", "--tail", line, cwd=project / "deep/er").out
     assert cloud.read("berg_results/told/jobs") == b"first-told\n"
     cloud.ok("rerun", "first-told", "-n", "again-told", "--wait", cwd=project)
     assert cloud.read("berg_results/told/jobs") == b"first-told\n"
