@@ -64,6 +64,12 @@ class Cloud:
         assert "Traceback" not in done.err, done.err
         return done
 
+    def refuses(self, says: str, *words: str, cwd: Path | None = None, **env: str) -> str:
+        """Run berg, which ends with 1 and these words; return all that it said."""
+        done = self.run(*words, cwd=cwd, **env)
+        assert done.code == 1 and says in done.err, (words, done.err)
+        return done.err
+
     def call(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         """Ask the embedded cloud itself."""
         return google.call(self.config, method, self.config.endpoint + path, body, requestId=None)
@@ -74,6 +80,21 @@ class Cloud:
 
     def names(self, prefix: str = "") -> list[str]:
         return [item.name for item in self.bucket.list(prefix)]
+
+    def secrets(self, job: str) -> list[str]:
+        """The names of what Secret Manager has of a job."""
+        listed = self.call("GET", "/secretmanager/v1/projects/berg-local/secrets")
+        names = [row["name"].rpartition("/")[2] for row in listed.get("secrets", [])]
+        return [name for name in names if name.startswith(f"berg-{job}-")]
+
+    @contextlib.contextmanager
+    def full(self, **where: str) -> Iterator[None]:
+        """Meanwhile no new machine has room, in any zone or in one."""
+        self.call("POST", "/_berg/stockout", where)
+        try:
+            yield
+        finally:
+            self.call("POST", "/_berg/stockout", {"on": False})
 
     def crash(self) -> None:
         """End all machines, whose workers would save until they are gone."""
