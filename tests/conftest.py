@@ -64,10 +64,18 @@ class Cloud:
         assert "Traceback" not in done.err, done.err
         return done
 
-    def refuses(self, says: str, *words: str, cwd: Path | None = None, **env: str) -> str:
-        """Run berg, which ends with 1 and these words; return all that it said."""
+    def ok(self, *words: str, cwd: Path | None = None, **env: str) -> Done:
+        """Run berg, which does what it is asked."""
         done = self.run(*words, cwd=cwd, **env)
-        assert done.code == 1 and says in done.err, (words, done.err)
+        assert done.code == 0, (words, done.err)
+        return done
+
+    def refused(
+        self, *words: str, says: str, code: int = 1, cwd: Path | None = None, **env: str
+    ) -> str:
+        """Run berg, which refuses and says why; return all that it said."""
+        done = self.run(*words, cwd=cwd, **env)
+        assert done.code == code and says in done.err, (words, done.err)
         return done.err
 
     def call(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
@@ -86,15 +94,6 @@ class Cloud:
         listed = self.call("GET", "/secretmanager/v1/projects/berg-local/secrets")
         names = [row["name"].rpartition("/")[2] for row in listed.get("secrets", [])]
         return [name for name in names if name.startswith(f"berg-{job}-")]
-
-    @contextlib.contextmanager
-    def full(self, **where: str) -> Iterator[None]:
-        """Meanwhile no new machine has room, in any zone or in one."""
-        self.call("POST", "/_berg/stockout", where)
-        try:
-            yield
-        finally:
-            self.call("POST", "/_berg/stockout", {"on": False})
 
     def crash(self) -> None:
         """End all machines, whose workers would save until they are gone."""
@@ -173,13 +172,17 @@ def faults(cloud: Cloud) -> Iterator[Any]:
 
 
 @pytest.fixture
+def no_room(cloud: Cloud) -> Iterator[Any]:
+    """Let Google have no room, in a zone or anywhere, until the test ends."""
+    yield lambda **where: cloud.call("POST", "/_berg/stockout", where)
+    cloud.call("POST", "/_berg/stockout", {"on": False})
+
+
+@pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A git repository with a program."""
-    folder = tmp_path / "proj"
-    folder.mkdir()
-    (folder / "train.py").write_text("print('hello from train')\n")
-    commit(folder)
-    return folder
+    commit(tmp_path / "proj", {"train.py": "print('hello from train')\n"})
+    return tmp_path / "proj"
 
 
 def git(folder: Path, *words: str) -> str:
@@ -193,7 +196,15 @@ def git(folder: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
-def commit(folder: Path) -> None:
-    """Commit all that is in a folder."""
+def write(folder: Path, files: dict[str, str]) -> None:
+    """Write files, and make their folders."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def commit(folder: Path, files: dict[str, str] | None = None) -> None:
+    """Commit all that is in a folder, after writing these files."""
+    write(folder, files or {})
     for words in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-q", "-m", "files"]):
         git(folder, *words)

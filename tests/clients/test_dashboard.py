@@ -12,7 +12,7 @@ def listed(cloud: Cloud) -> list[dict[str, Any]]:
 
 
 def test_it_is_made_once_and_deleted_after_a_question(cloud: Cloud) -> None:
-    cloud.refuses("berg dashboard", "dashboard", "--delete", "-y")
+    cloud.fails("dashboard", "--delete", "-y", says="berg dashboard")
     assert not listed(cloud)
     cloud.call("POST", PLACE, {"displayName": "Berg training", "mosaicLayout": {"columns": 1}})
     done = cloud.run("dashboard")

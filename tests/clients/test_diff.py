@@ -18,15 +18,14 @@ def test_two_jobs_differ_in_command_code_environment_and_metrics(
         (project / "train.py").write_text(f"print({loss})\n")
         words = ["run", "-g", "0", "-n", name, "--env", env, "--wait", TRAIN % loss]
         assert cloud.run(*words, cwd=project).code == 0
-    done = cloud.run("diff", "one", "two")
-    assert done.code == 0, done.err
+    done = cloud.ok("diff", "one", "two")
     lines = [line.split() for line in done.out.splitlines()]
     assert ["env", "A", "1", "2"] in lines and ["loss", "0.5", "0.25"] in lines
     assert "-print(0.5)\n+print(0.25)\n" in done.out and "machine type" not in done.out
     assert "+print" not in cloud.run("diff", "one", "two", "--stat").out
     same = json.loads(cloud.run("diff", "one", "one", "--json").out)
     assert same == {"names": ["one", "one"], "differences": [], "metrics": [], "code": ""}
-    cloud.refuses("there is no job 'three'", "diff", "one", "three")
+    cloud.fails("diff", "one", "three", says="there is no job 'three'")
 
 
 def test_rows_and_long_values_are_compared(cloud: Cloud) -> None:
@@ -50,4 +49,4 @@ def test_rows_and_long_values_are_compared(cloud: Cloud) -> None:
     code = {"head": "", "commit": "0" * 40, "changed": [], "object": ".berg/repos/none"}
     put(cloud, "codeless", job={"code": code})
     gone = "the code of compared is not in the bucket any more"
-    cloud.refuses(gone, "diff", "compared", "codeless")
+    cloud.fails("diff", "compared", "codeless", says=gone)

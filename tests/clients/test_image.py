@@ -23,8 +23,7 @@ def test_a_job_from_the_image_of_a_devbox_has_its_files_and_is_no_part_of_it(
         "echo kept > /opt/kept; echo mine > /root/code/proj/new; echo x > berg_results/maker/x"
     )
     assert cloud.run("ssh", "maker", f"cd /root; {install}").code == 0
-    done = cloud.run("image", "create", "maker", "--json")
-    assert done.code == 0, done.err
+    done = cloud.ok("image", "create", "maker", "--json")
     made = json.loads(done.out)
     assert made["family"] == "berg-proj" and made["disk_gb"] == 200
     assert not [*google.items(cloud.config, "/global/snapshots")]
@@ -70,7 +69,7 @@ def test_images_are_of_a_family_and_deleted_by_name(cloud: Cloud) -> None:
         (["no-box"], "no-box is no devbox, whose disk could become an image"),
         (["imaged", "--family", "Mine"], "--family 'Mine' is no family"),
     ]:
-        cloud.refuses(says, "image", "create", *words)
+        cloud.fails("image", "create", *words, says=says)
     done = cloud.run("image", "create", "imaged")
     first = done.out.strip()
     assert re.fullmatch(r"berg-my-repo-\d{8}-\d{6}", first), done
@@ -91,8 +90,8 @@ def test_images_are_of_a_family_and_deleted_by_name(cloud: Cloud) -> None:
     header, *lines = [line.split() for line in cloud.run("image", "list").out.splitlines()]
     assert header == ["NAME", "FAMILY", "GB", "STATUS", "CREATED", "BY", "OF"]
     assert [line[:2] for line in lines] == [[second, "mine"], [first, "berg-my-repo"]]
-    cloud.refuses(f"Delete {first}, {second} of bob?", "image", "delete", first, second)
-    cloud.refuses("Berg made no image 'other'", "image", "delete", "-y", first, "other")
+    cloud.fails("image", "delete", first, second, says=f"Delete {first}, {second} of bob?")
+    cloud.fails("image", "delete", "-y", first, "other", says="Berg made no image 'other'")
     assert len(json.loads(cloud.run("image", "list", "--json").out)) == 2
     done = cloud.run("image", "delete", "-y", first, second)
     assert (

@@ -59,12 +59,9 @@ def page(cloud: Cloud, *words: str, env: dict[str, str] | None = None) -> Iterat
 def site(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The page of a sweep that has ended."""
     project = tmp_path_factory.mktemp("page") / "proj"
-    project.mkdir()
-    (project / "train.py").write_text(PROGRAM_OF_JOBS)
-    commit(project)
+    commit(project, {"train.py": PROGRAM_OF_JOBS})
     words = ["-n", "pages", "--grid", "lr=0.1,0.01", "--note", MARKUP, "--env", "API_KEY=sesame"]
-    done = cloud.run("run", "-g", "0", *words, "--wait", "python3 train.py {lr}", cwd=project)
-    assert done.code == 0, done.err
+    cloud.ok("run", "-g", "0", *words, "--wait", "python3 train.py {lr}", cwd=project)
     until(lambda: not gce.machines(cloud.config))
     with page(cloud) as served:
         yield served
@@ -224,7 +221,7 @@ def test_exported_files_open_from_disk(cloud: Cloud, site: Any, tmp_path: Path) 
     done = cloud.run("page", "--export", str(folder), "pages")
     assert done.code == 0 and "weights.bin of pages/0 is not among the files" in done.err
     assert b"sesame" not in (folder / "data.js").read_bytes()
-    cloud.refuses("is not empty", "page", "--export", str(folder), "pages")
+    cloud.fails("page", "--export", str(folder), "pages", says="is not empty")
     with Browser(tmp_path) as browser:
         browser.open(f"file://{folder}/index.html#job/pages%2F0")
         browser.wait("document.querySelector('.log p') && document.querySelector('#more')")
@@ -278,7 +275,7 @@ def test_the_page_has_ones_own_jobs_and_ends_only_the_one_that_was_seen(cloud: C
         assert site.ask(f"kill/p-live?id={job.id}", "POST", **own).json() == {}
         until(lambda: site.ask("job/p-live").json()["state"] == "KILLED")
         port = site.address.split("/")[2].rpartition(":")[2]
-        cloud.refuses(f"port {port} is not available", "page", "--port", port)
+        cloud.fails("page", "--port", port, says=f"port {port} is not available")
 
 
 def test_files_of_the_page_are_of_the_jobs_that_are_named(cloud: Cloud, tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_what_a_job_may_need_is_not_left_behind(cloud: Cloud) -> None:
         put(cloud, "r-new", ago=200, took=10),
         put(cloud, "r-waits", kept_until=kept),
         put(cloud, "r-box", "STOPPED", job={"cmd": ""}),
-        put(cloud, "r-lost-box", "RUNNING", job={"cmd": ""}),
+        put(cloud, "r-lost-box", "LOST", job={"cmd": ""}),
         put(cloud, "r-bobs", "FAILED", user="bob"),
     ):
         machine(cloud, job.name, job, user=job.user, kind="devbox" if job.is_devbox else "job")
@@ -132,7 +132,7 @@ def test_what_a_job_may_need_is_not_left_behind(cloud: Cloud) -> None:
     assert {key: rows["r-old"][key] for key in ("kind", "place", "holds", "why")} == {
         "kind": "machine", "place": "us-central1-a", "holds": "", "why": "the job is SUCCEEDED"
     }  # fmt: skip
-    cloud.refuses("-y", "reap")
+    cloud.fails("reap", says="-y")
     assert has_machine(cloud, "r-old")
     done = cloud.run("reap", "-y")
     assert "Deleted the machine r-old" in done.err and "r-bobs" not in done.out + done.err

@@ -26,7 +26,7 @@ def test_the_page_is_installed_and_a_person_s_own_is_not_replaced(
     assert not [name for name in COMMANDS if f"\n- `berg {name}" not in text]
     files[0].write_text(text.replace("# Berg", "# Our own Berg"))
     files[1].write_text("")
-    assert "-y" in cloud.refuses("changed since", "skill", "--install", cwd=project)
+    assert "-y" in cloud.fails("skill", "--install", says="changed since", cwd=project)
     assert cloud.run("skill", "--install", "-y", cwd=project).code == 0
     assert [file.read_text() for file in files] == [text, text]
     outside = cloud.home / "outside"
@@ -34,7 +34,7 @@ def test_the_page_is_installed_and_a_person_s_own_is_not_replaced(
     files[0].unlink()
     files[0].parent.rmdir()
     files[0].parent.symlink_to(outside)
-    cloud.refuses("leads out of", "skill", "--install", cwd=project)
+    cloud.fails("skill", "--install", says="leads out of", cwd=project)
     assert not [*outside.iterdir()]
 
 

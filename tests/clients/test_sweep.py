@@ -23,8 +23,7 @@ def test_rows_have_parameters_states_and_last_metrics(cloud: Cloud, tmp_path: Pa
     sweep = put(cloud, "sw", "FAILED", job=job, results=results)
     put_row(cloud, sweep, 0, "SUCCEEDED", exit_code=0)
     put_row(cloud, sweep, 1, "FAILED", exit_code=3)
-    done = cloud.run("sweep", "sw", str(tmp_path / "results.csv"))
-    assert done.code == 0, done.err
+    done = cloud.ok("sweep", "sw", str(tmp_path / "results.csv"))
     lines = [line.split() for line in done.out.splitlines()]
     assert lines[0] == ["NAME", "STATE", "EXIT", "lr", "step", "loss", "note", "best", "REASON"]
     assert lines[1] == ["sw/0", "SUCCEEDED", "0", "0.1", "3", "0.2", "=1+1", "nan"]
@@ -36,4 +35,4 @@ def test_rows_have_parameters_states_and_last_metrics(cloud: Cloud, tmp_path: Pa
     assert rows[0]["metric.note"] == "'=1+1"  # no spreadsheet runs what a job wrote
     shown = json.loads(cloud.run("sweep", "sw", "--json").out, parse_constant=lambda text: 1 / 0)
     assert [row["exit_code"] for row in shown] == [0, 3] and shown[0]["metrics"]["best"] is None
-    cloud.refuses("berg list", "sweep", "no-such-one")
+    cloud.fails("sweep", "no-such-one", says="berg list")

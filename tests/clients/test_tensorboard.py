@@ -74,5 +74,5 @@ def test_a_folder_has_each_row_and_what_there_is_of_others(cloud: Cloud) -> None
         assert grown.read_bytes() == content and grown.stat().st_ino == inode
     done = cloud.run("tensorboard", "tb-sweep/1", "--once")
     assert (Path(done.out.strip()) / "tb-sweep/1/a/tfevents.1").read_bytes() == b"123"
-    cloud.refuses("tb-nothing has nothing to show yet", "tensorboard", "tb-nothing", "--once")
-    cloud.refuses("berg list", "tensorboard", "no-such-job")
+    cloud.fails("tensorboard", "tb-nothing", "--once", says="tb-nothing has nothing to show yet")
+    cloud.fails("tensorboard", "no-such-job", says="berg list")

@@ -20,8 +20,7 @@ RARE = ["run", "--machine-type", "n2-standard-4"]  # of unknown price
 
 
 def planned(cloud: Cloud, project: Path, *words: str, **env: str) -> Any:
-    done = cloud.run(*BIG, *words, "--dry-run", "--json", "true", cwd=project, **env)
-    assert done.code == 0, done.err
+    done = cloud.ok(*BIG, *words, "--dry-run", "--json", "true", cwd=project, **env)
     return json.loads(done.out)
 
 
@@ -52,20 +51,21 @@ def test_a_limit_ends_a_job_sooner_and_no_option_lifts_the_environments(
     assert most() < 1.001
     assert most("--max-cost", "0") > 500
     spent = "$0.1 (--max-cost) are spent after 78 seconds"
-    cloud.refuses(spent, *BIG, "--max-cost", "0.1", "true", cwd=project)
-    cloud.refuses("price of this is not known", *RARE, "--max-cost", "1", "true", cwd=project)
+    cloud.fails(*BIG, "--max-cost", "0.1", "true", says=spent, cwd=project)
+    cloud.fails(*RARE, "--max-cost", "1", "true", says="price of this is not known", cwd=project)
 
 
 def test_a_dear_plan_or_one_of_unknown_price_asks(cloud: Cloud, project: Path) -> None:
     few, asks = {"BERG_ASK_ABOVE": "100"}, ["-n", "asks", "true"]
     dear = "This may cost $771; berg asks above $100"
-    cloud.refuses(dear, *BIG, *asks, cwd=project, **few)
-    assert "Price    unknown" in cloud.refuses("an unknown sum", *RARE, *asks, cwd=project, **few)
+    cloud.fails(*BIG, *asks, says=dear, cwd=project, **few)
+    assert "Price    unknown" in cloud.fails(
+        *RARE, *asks, says="an unknown sum", cwd=project, **few
+    )
     (project / "pyproject.toml").write_text("[tool.berg]\nask-above = 3\n")
-    cloud.refuses("above $3", *BIG, "--max-hours", "1", *asks, cwd=project, **few)
+    cloud.fails(*BIG, "--max-hours", "1", *asks, says="above $3", cwd=project, **few)
     assert not cloud.state("asks")
-    done = cloud.run(*BIG, "-n", "agreed", "-y", "sleep 60", cwd=project, **few)
-    assert done.code == 0, done.err
+    cloud.ok(*BIG, "-n", "agreed", "-y", "sleep 60", cwd=project, **few)
     (row,) = [row for row in json.loads(cloud.run("list", "--json").out) if row["name"] == "agreed"]
     assert 4 < row["usd_per_hour"] < 6 and row["usd"] >= 0
     assert "an hour" in cloud.run("show", "agreed").out

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 import gcsfuse
 import pytest
-from conftest import Cloud, commit
+from conftest import Cloud, commit, write
 from inside import job_of, run_of
 
 from berg import BergError
@@ -21,9 +21,7 @@ from berg.features import data
 def mnist(cloud: Cloud, tmp_path: Path) -> Path:
     """A folder, and the same as a data set."""
     folder = tmp_path / "mnist"
-    (folder / "train set").mkdir(parents=True)
-    (folder / "train set/a.txt").write_text("grüße\n")
-    (folder / "b.txt").write_text("b\n")
+    write(folder, {"train set/a.txt": "grüße\n", "b.txt": "b\n"})
     assert cloud.run("data", "push", str(folder), "mnist", "--delete", "-y").code == 0
     return folder
 
@@ -48,7 +46,7 @@ def test_only_what_changed_is_sent_and_comes_back(
 def test_links_out_of_the_folder_are_no_data(cloud: Cloud, mnist: Path, tmp_path: Path) -> None:
     (tmp_path / "id_rsa").write_text("private\n")
     (mnist / "key").symlink_to(tmp_path / "id_rsa")
-    cloud.refuses("nothing was sent", "data", "push", str(mnist), "linked")
+    cloud.fails("data", "push", str(mnist), "linked", says="nothing was sent")
     assert not cloud.names("data/linked/")
     assert cloud.run("data", "push", str(mnist), "linked", "--follow-links").code == 0
     assert cloud.read("data/linked/key") == b"private\n"
@@ -82,7 +80,7 @@ def test_places_and_sets_that_cannot_be_are_refused(
         (["--mount", "mnist:/usr/lib"], "files of others"),
         (["--mount", "mnist", "--data", "mnist:/root/data/mnist/x"], "is inside"),
     ]:
-        cloud.refuses(reason, "run", "-g", "0", "--dry-run", *words, "true", cwd=project)
+        cloud.fails("run", "-g", "0", "--dry-run", *words, "true", says=reason, cwd=project)
 
 
 def test_a_file_that_changes_is_sent_whole_or_named(cloud: Cloud, tmp_path: Path) -> None:
@@ -90,7 +88,7 @@ def test_a_file_that_changes_is_sent_whole_or_named(cloud: Cloud, tmp_path: Path
     file.parent.mkdir()
     file.write_bytes(b"a" * 3_000_000)
 
-    def write() -> None:
+    def change() -> None:
         for letter in itertools.cycle(b"abcdefgh"):
             file.write_bytes(bytes([letter]) * 3_000_000)
             if over.wait(0.02):
@@ -99,7 +97,7 @@ def test_a_file_that_changes_is_sent_whole_or_named(cloud: Cloud, tmp_path: Path
             time.sleep(0.005)
 
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(write)
+        pool.submit(change)
         try:
             done = cloud.run("data", "push", str(file.parent), "moving")
         finally:
@@ -180,9 +178,7 @@ def test_which_files_are_data(tmp_path: Path) -> None:
 def test_a_data_set_is_listed_and_deleted_as_was_asked(
     cloud: Cloud, tmp_path: Path, project: Path
 ) -> None:
-    (tmp_path / "set").mkdir()
-    (tmp_path / "set/a").write_text("one\n")
-    (tmp_path / "set/b").write_text("b" * 1200)
+    write(tmp_path / "set", {"a": "one\n", "b": "b" * 1200})
     push = ["data", "push", str(tmp_path / "set"), "listed"]
     done = cloud.run(*push)
     address = f"gs://{cloud.config.bucket}/data/listed/"
@@ -192,7 +188,7 @@ def test_a_data_set_is_listed_and_deleted_as_was_asked(
     assert (said["data"], said["files"], said["sent"]) == (address, 1, 0)
     done = cloud.run(*push)
     assert "has 1 files that are not in" in done.err and cloud.read("data/listed/b"), done.err
-    cloud.refuses("-y", *push, "--delete")
+    cloud.fails(*push, "--delete", says="-y")
     assert cloud.read("data/listed/b")
     sets = {row["name"]: row for row in json.loads(cloud.run("data", "ls", "--json").out)}
     assert (sets["listed"]["files"], sets["listed"]["bytes"]) == (2, 1204)
@@ -210,8 +206,8 @@ def test_a_data_set_is_listed_and_deleted_as_was_asked(
     done = cloud.run(*plan, cwd=project)
     assert "listed: 2 files, 1.2 kB, at /root/data/listed\n" in done.out, done.out
     larger = "the disk 10. Give a larger one: --disk-gb"
-    cloud.refuses(larger, *plan, "--disk-gb", "10", cwd=project)
-    cloud.refuses("2 files, 1.2 kB?", "data", "rm", "listed")
+    cloud.fails(*plan, "--disk-gb", "10", says=larger, cwd=project)
+    cloud.fails("data", "rm", "listed", says="2 files, 1.2 kB?")
     assert cloud.read("data/listed/a")
     assert cloud.run("data", "rm", "listed", "-y").code == 0 and not cloud.names("data/listed/")
     (tmp_path / "empty").mkdir()
@@ -221,7 +217,7 @@ def test_a_data_set_is_listed_and_deleted_as_was_asked(
         (["push", str(tmp_path / "empty"), "listed"], "no files to send"),
         (["ls", "gs://bucket"], "names no folder"),
     ]:
-        cloud.refuses(says, "data", *words)
+        cloud.fails("data", *words, says=says)
 
 
 def test_a_machine_downloads_what_it_lacks_and_no_file_elsewhere(

@@ -33,8 +33,7 @@ sys.exit(int(sys.argv[2]))
 def boxed(project: Path) -> Path:
     """A repository that brings its machines a docker."""
     shutil.copy(docker.__file__, project / "docker.py")
-    (project / "train.py").write_text(TRAIN)
-    commit(project)
+    commit(project, {"train.py": TRAIN})
     return project
 
 
@@ -98,7 +97,7 @@ def test_what_has_no_container_is_refused(cloud: Cloud, project: Path) -> None:
         (["run", "--docker", "Bad Image", "true"], "is no image"),
         (["devbox", "--docker", docker.IMAGE], "no command to run"),
     ]:
-        cloud.refuses(reason, *words, "-g", "0", "--dry-run", cwd=project)
+        cloud.fails(*words, "-g", "0", "--dry-run", says=reason, cwd=project)
 
 
 @pytest.mark.skipif(not shutil.which("docker"), reason="no docker whose help could be read")

@@ -20,12 +20,13 @@ WAYS = {
 
 
 @pytest.mark.slow
-def test_jobs_that_wait_run_when_there_is_room(cloud: Cloud, project: Path) -> None:
-    with cloud.full():
-        for name, words in WAYS.items():
-            done = cloud.run("run", *words, "-n", name, "echo $BERG_NODE_RANK", cwd=project)
-            assert done.code == 0 and "waits for a machine" in done.err, done.err
-            assert cloud.state(name)["state"] == "SUBMITTED"
+def test_jobs_that_wait_run_when_there_is_room(cloud: Cloud, project: Path, no_room: Any) -> None:
+    no_room()
+    for name, words in WAYS.items():
+        done = cloud.run("run", *words, "-n", name, "echo $BERG_NODE_RANK", cwd=project)
+        assert done.code == 0 and "waits for a machine" in done.err, done.err
+        assert cloud.state(name)["state"] == "SUBMITTED"
+    no_room(on=False)
     for name in WAYS:
         done = cloud.run("wait", name)
         assert done.code == 0, f"{name}: {done.err} {cloud.log(name)}"
@@ -52,7 +53,7 @@ def test_a_reservation_names_its_zone_and_what_it_is_for(cloud: Cloud, project: 
         (["-g", "0", "--queue-timeout", "1h"], "without --flex"),
         (["-g", "0", "-m", "2", "--wait-for-capacity"], "one machine"),
     ]:
-        cloud.refuses(reason, "run", "--dry-run", *words, "true", cwd=project)
+        cloud.fails("run", "--dry-run", *words, "true", says=reason, cwd=project)
 
 
 @pytest.mark.parametrize(

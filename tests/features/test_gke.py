@@ -19,8 +19,7 @@ RUN = ("run", "--cluster", "train", "-g", "0")
 def cluster(cloud: Cloud) -> Iterator[Cloud]:
     """A cloud with the cluster `train`, of small nodes without GPUs and one of two T4."""
     for words in (["--machine-type", "n1-standard-2", "--num-nodes", "4"], ["-t", "t4", "-g", "2"]):
-        done = cloud.run("cluster", "create", "train", "-y", *words)
-        assert done.code == 0, done.err
+        cloud.ok("cluster", "create", "train", "-y", *words)
     yield cloud
     assert cloud.run("cluster", "delete", "train", "-y").code == 0
 
@@ -73,8 +72,7 @@ def test_kill_saves_the_results_of_a_pod_and_leaves_nothing(cluster: Cloud, proj
 def test_pods_that_are_taken_away_come_back(cluster: Cloud, project: Path) -> None:
     cmd = "cd $BERG_RESULTS_DIR; echo $BERG_NODE_RANK of $BERG_NUM_NODES at $MASTER_ADDR; "
     cmd += "test -e was-$BERG_NODE_RANK && exit; touch was-$BERG_NODE_RANK; sleep 300"
-    done = cluster.run(*RUN, "-n", "pod3", "-m", "2", "--each", cmd, cwd=project)
-    assert done.code == 0, done.err
+    cluster.ok(*RUN, "-n", "pod3", "-m", "2", "--each", cmd, cwd=project)
     until(lambda: cluster.log("pod3").count(" of 2 at ") == 2)
     pod = next(each for each in pods.machines(cluster.config, "pod3") if each.name == "pod3-1")
     cluster.call("POST", f"/_berg/pods/{pod.pod}/evict", {"grace": 60})
@@ -93,15 +91,14 @@ def test_rows_of_a_sweep_run_in_pods(cluster: Cloud, project: Path) -> None:
 
 @pytest.mark.slow
 def test_ssh_and_sync_reach_a_pod(cluster: Cloud, project: Path) -> None:
-    done = cluster.run("devbox", "--cluster", "train", "-g", "0", "-n", "pod5", cwd=project)
-    assert done.code == 0, done.err
+    cluster.ok("devbox", "--cluster", "train", "-g", "0", "-n", "pod5", cwd=project)
     until(lambda: "Ready for berg ssh" in cluster.log("pod5"))
     done = cluster.run("ssh", "pod5", "--", "echo $BERG_JOB; exit 3")
     assert (done.code, done.out) == (3, "pod5\n"), done.err
     (project / "train.py").write_text("print('new')\n")
     done = cluster.run("sync", "pod5", "--once", cwd=project)
     assert cluster.run("ssh", "pod5", "--", "python3 train.py").out == "new\n", done.err
-    cluster.refuses("berg kill pod5", "stop", "pod5")
+    cluster.fails("stop", "pod5", says="berg kill pod5")
     assert cluster.run("kill", "-y", "pod5").code == 0
     assert "pod5" not in names(cluster, "jobs")
 
@@ -133,14 +130,14 @@ def test_what_pods_cannot_have_is_refused(cluster: Cloud, project: Path) -> None
         (["--zone", "us-central1-a"], "--zone is not for pods"),
         (["--local-ssd", "1"], "--local-ssd is not for pods"),
     ]:
-        cluster.refuses(reason, *run, *words, "true", cwd=project)
+        cluster.fails(*run, *words, "true", says=reason, cwd=project)
     missing = "there is no cluster 'none'"
-    cluster.refuses(missing, "run", "--cluster", "none", "true", cwd=project)
+    cluster.fails("run", "--cluster", "none", "true", says=missing, cwd=project)
     found = json.loads(cluster.run("cluster", "status", "train", "--json").out)
     assert {row["pool"] for row in found["pools"]} == {"system", "n1-standard-2", "t4-x2"}
 
 
-def test_the_list_says_what_a_pod_waits_for(cluster: Cloud, project: Path) -> None:
+def test_the_list_says_what_a_pod_waits_for(cluster: Cloud, project: Path, no_room: Any) -> None:
     def waits(name: str, says: str, *words: str) -> None:
         assert cluster.run(*RUN, "-n", name, *words, "true", cwd=project).code == 0
         until(lambda: says in cluster.run("list").out)
@@ -150,8 +147,8 @@ def test_the_list_says_what_a_pod_waits_for(cluster: Cloud, project: Path) -> No
 
     cluster.call("POST", "/_berg/clusters/train/images", {"image": "nosuch"})
     waits("no-image", "failed to resolve reference: not found", "--docker", "example.com/nosuch:1")
-    with cluster.full():
-        waits("no-room", "waits for a node: FailedScaleUp", "-g", "2")
+    no_room()
+    waits("no-room", "waits for a node: FailedScaleUp", "-g", "2")
 
 
 def test_a_cluster_that_refuses_names_the_right_and_a_role(
@@ -163,7 +160,7 @@ def test_a_cluster_that_refuses_names_the_right_and_a_role(
     )
     faults("kubernetes.jobs.create", status=403, message=message)
     right = '["container.jobs.create"]'
-    said = cluster.refuses(right, *RUN, "-n", "refused", "true", cwd=project)
+    said = cluster.fails(*RUN, "-n", "refused", "true", says=right, cwd=project)
     assert "roles/container.developer" in said and "us-central1" in said
     assert not cluster.state("refused")
 
@@ -186,13 +183,13 @@ def test_clusters_are_made_listed_and_deleted_as_was_asked(cluster: Cloud, proje
         ["run", "--cluster", "theirs", "-g", "0", "true"],
         ["cluster", "create", "theirs", "-y"],
     ):
-        cluster.refuses("is not berg's", *words, cwd=project)
-    assert "-y" in cluster.refuses("no job runs there", "cluster", "delete", "train")
+        cluster.fails(*words, says="is not berg's", cwd=project)
+    assert "-y" in cluster.fails("cluster", "delete", "train", says="no job runs there")
     create = ["cluster", "create", "train"]
     more = "--min-nodes is more than --num-nodes"
-    cluster.refuses(more, *create, "--min-nodes", "3", "-y")
+    cluster.fails(*create, "--min-nodes", "3", "-y", says=more)
     many = ["-t", "h100", "-g", "8", "--num-nodes", "90"]
-    cluster.refuses("All 90 nodes cost $", *create, *many, BERG_ASK_ABOVE="100")
+    cluster.fails(*create, *many, says="All 90 nodes cost $", BERG_ASK_ABOVE="100")
     assert found()["train"]["pools"] == ["system", "n1-standard-2", "t4-x2"]
     done = cluster.run(*create, "-t", "t4", "-g", "2", "-y", "--json")
     assert "The pool t4-x2 is there, and stays as it is" in done.err, done.err
@@ -202,7 +199,7 @@ def test_clusters_are_made_listed_and_deleted_as_was_asked(cluster: Cloud, proje
     }
     cluster.call("POST", place, {"cluster": {"name": "train", "nodePools": [pool]}})
     try:
-        cluster.refuses("Name the location, too: us-central1-", "cluster", "status", "train")
+        cluster.fails("cluster", "status", "train", says="Name the location, too: us-central1-")
     finally:
         for name in ("train", "theirs"):
             until(lambda name=name: is_deleted(cluster, f"{place}/{name}"))

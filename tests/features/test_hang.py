@@ -29,8 +29,7 @@ if int(os.environ["BERG_ATTEMPT"]) == 1:
 
 @pytest.mark.slow
 def test_a_hang_is_explained_and_begins_again(cloud: Cloud, project: Path) -> None:
-    (project / "train.py").write_text(HANGS)
-    commit(project)
+    commit(project, {"train.py": HANGS})
     words = ["-g", "0", "-n", "hangs", "-m", "2", "--each", "--max-silence", "8s"]
     words += ["--on-hang", "restart", "--restart-on-failure", "1", "--wait", "python3 train.py"]
     done = cloud.run("run", *words, cwd=project)

@@ -32,8 +32,7 @@ def test_a_setting_gives_no_machine_an_external_address(cloud: Cloud, project: P
 def test_ssh_goes_through_the_proxy(cloud: Cloud, project: Path, tmp_path: Path) -> None:
     open_google(cloud)
     words = ["run", "-g", "0", "-n", "inside", "--no-external-ip", "sleep 300"]
-    done = cloud.run(*words, cwd=project)
-    assert done.code == 0, done.err
+    cloud.ok(*words, cwd=project)
     (machine,) = gce.machines(cloud.config, "inside")
     assert not machine.address
     credentials = cloud.config.credentials

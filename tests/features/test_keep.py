@@ -27,8 +27,7 @@ from berg.worker import Ending
 @pytest.mark.slow
 def test_a_machine_waits_for_jobs_and_costs_until_it_is_killed(cloud: Cloud, project: Path) -> None:
     words = ["run", "-g", "0", "-n", "warm1", "--keep-warm", "30m", "--wait", "true"]
-    done = cloud.run(*words, cwd=project)
-    assert done.code == 0, done.err
+    cloud.ok(*words, cwd=project)
     first = cloud.shown("warm1")
     assert first["state"] == "SUCCEEDED" and first["instances"] == ["warm1"]
     plan = cloud.run("run", "-g", "0", "--dry-run", "true", cwd=project)
@@ -36,8 +35,7 @@ def test_a_machine_waits_for_jobs_and_costs_until_it_is_killed(cloud: Cloud, pro
     assert found, plan.out
     cmd = "hostname >/root/berg_results/own/name; ls /root/berg_results >/root/berg_results/own/ls"
     words = ["run", "--on", "warm1", "-n", "next1", "-r", "own", "--wait", cmd]
-    done = cloud.run(*words, cwd=project)
-    assert done.code == 0, done.err
+    cloud.ok(*words, cwd=project)
     assert cloud.read("berg_results/own/name") == b"warm1\n"
     assert cloud.read("berg_results/own/ls") == b"own\n"
     assert cloud.shown("next1")["usd"] == 0 and not gce.machines(cloud.config, "next1")
@@ -53,9 +51,9 @@ def test_a_failed_machine_waits_for_its_user_and_goes(cloud: Cloud, project: Pat
     words = ["run", "-g", "0", "-n", "kept1", "--keep-failed", "40s", "--wait"]
     assert cloud.run(*words, "echo here >/root/left; exit 3", cwd=project).code == 3
     assert cloud.run("ssh", "kept1", "cat /root/left").out == "here\n"
-    cloud.refuses("End kept1? It is", "kill", "kept1", BERG_USER="somebody")
+    cloud.fails("kill", "kept1", says="End kept1? It is", BERG_USER="somebody")
     until(lambda: not gce.machines(cloud.config, "kept1"))
-    cloud.refuses("no machine that waits", "run", "--on", "kept1", "true", cwd=project)
+    cloud.fails("run", "--on", "kept1", "true", says="no machine that waits", cwd=project)
 
 
 @pytest.mark.slow
@@ -67,7 +65,7 @@ def test_a_job_on_a_devbox_leaves_it_alone_and_ends_with_it(cloud: Cloud, projec
     for name in ("guest1", "guest2"):
         assert cloud.run(*on, name, "--share", cmd, cwd=project).code == 0
         until(lambda name=name: "/root/code/proj" in cloud.log(name))
-    cloud.refuses("--share", *on, "guest3", "true", cwd=project)
+    cloud.fails(*on, "guest3", "true", says="--share", cwd=project)
     assert "there is no job" in cloud.run("show", "guest3").err
     assert cloud.run("ssh", "host1", "ls /root/code/proj").out == "train.py\n"
     assert cloud.run("kill", "guest1").code == 0  # asks nothing: the devbox stays
@@ -123,7 +121,7 @@ def test_a_job_on_a_machine_needs_no_other_kind_in_its_region(cloud: Cloud, proj
     dry = ["run", "--on", "away1", "--dry-run"]  # the default is an L4, which that region has not
     done = cloud.run(*dry, "true", cwd=project, BERG_REGION="us-east5")
     assert done.code == 0 and "no new one is created" in done.out, done.err
-    cloud.refuses("the options of Tpu", *dry, "--tpu", "v6e-1", "true", cwd=project)
+    cloud.fails(*dry, "--tpu", "v6e-1", "true", says="the options of Tpu", cwd=project)
 
 
 BOTH = Keep(keep_warm=600, keep_failed=1200)
@@ -202,7 +200,7 @@ def test_what_a_machine_can_wait_for_is_said_or_refused(cloud: Cloud, project: P
         (["run", "--share", "true"], "Add: --on NAME"),
         (["run", "--on", "nosuch", "true"], "nosuch"),
     ]:
-        cloud.refuses(reason, *words, *dry, cwd=project)
+        cloud.fails(*words, *dry, says=reason, cwd=project)
 
 
 @pytest.mark.parametrize(

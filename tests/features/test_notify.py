@@ -63,10 +63,7 @@ def test_the_end_of_a_job_is_told_once_and_its_url_to_nobody(
     assert done.code == 4 and "a webhook, at the end" in done.err, done.err
     (path, about), again = hook.told  # it had answered 503
     assert again == (path, about) and path.endswith(hook.secret)
-    expected = {"job": "told", "state": "FAILED", "exit_code": 4}
-    assert {key: about[key] for key in expected} == expected
     assert about["text"] == "told FAILED: exit code 4: it broke"
-    assert about["results"] == "gs://berg-local-results/berg_results/told"
     told = [done.out, done.err, *(cloud.read(name).decode("latin1") for name in cloud.names())]
     assert not any(hook.secret in text for text in told)
     assert not cloud.secrets("told")

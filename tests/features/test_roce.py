@@ -28,8 +28,7 @@ echo export NCCL_NET=gIB NCCL_IB_TC=52 OTHER=1 >/usr/local/gib/scripts/set_nccl_
 
 @pytest.mark.slow
 def test_spot_machines_get_networks_variables_and_go(cloud: Cloud, project: Path) -> None:
-    (project / "setup.sh").write_text(DEVICES)
-    commit(project)
+    commit(project, {"setup.sh": DEVICES})
     words = [*H200, "--spot", "--install", "bash setup.sh", "-n", "near"]
     show = "echo $NCCL_NET $NCCL_IB_TC${OTHER-} $LD_LIBRARY_PATH; sleep 300"
     done = cloud.run("run", *words, show, cwd=project)

@@ -45,7 +45,7 @@ def test_a_killed_job_leaves_none_and_is_given_its_secrets_again(
     assert cloud.run("kill", "-y", "--now", "gone").code == 0
     assert not cloud.secrets("gone")
     for words in (["rerun", "gone"], ["run", "--resume", "gone"]):
-        cloud.refuses("Add: --secret TOKEN", *words, "--dry-run", cwd=project, TOKEN="x")
+        cloud.fails(*words, "--dry-run", says="Add: --secret TOKEN", cwd=project, TOKEN="x")
         done = cloud.run(*words, "--dry-run", "--secret", "TOKEN", cwd=project, TOKEN="x")
         assert done.code == 0 and "TOKEN" in done.out, done.err
 
@@ -62,7 +62,7 @@ def test_what_cannot_be_a_secret_is_refused(cloud: Cloud, project: Path) -> None
         ([], "are needed again"),  # a repository chooses no file of this computer
     ]:
         run = ["run", "-g", "0", "--dry-run", *words, "true"]
-        cloud.refuses(reason, *run, cwd=project, TOKEN="x")
+        cloud.fails(*run, says=reason, cwd=project, TOKEN="x")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")

@@ -35,24 +35,25 @@ def test_files_that_a_restart_will_not_find_are_named_while_it_runs(
 
 @pytest.mark.slow
 def test_a_job_whose_machine_google_took_is_not_lost_while_there_is_no_room(
-    cloud: Cloud, project: Path
+    cloud: Cloud, project: Path, no_room: Any
 ) -> None:
     late = "import berg.job; berg.job.SILENT = 0; from berg.cli import main; main()"
     words = ["-n", "comes-back", "--spot", "sleep 300"]
     assert cloud.run("run", "-g", "0", *words, cwd=project).code == 0
     until(lambda: cloud.state("comes-back")["state"] == "RUNNING")
-    with cloud.full():
-        (machine,) = gce.machines(cloud.config, "comes-back")
-        cloud.call("POST", f"/_berg/instances/{machine.name}/crash", {})
-        until(lambda: not any(each.is_on for each in gce.machines(cloud.config, "comes-back")))
-        words = [sys.executable, "-c", late, "list", "--json"]
-        listed = subprocess.check_output(words, env=cloud.env)
+    no_room()
+    (machine,) = gce.machines(cloud.config, "comes-back")
+    cloud.call("POST", f"/_berg/instances/{machine.name}/crash", {})
+    until(lambda: not any(each.is_on for each in gce.machines(cloud.config, "comes-back")))
+    words = [sys.executable, "-c", late, "list", "--json"]
+    listed = subprocess.check_output(words, env=cloud.env)
+    no_room(on=False)
     (row,) = [row for row in json.loads(listed) if row["name"] == "comes-back"]
     assert row["state"] == "RUNNING", row
-    with cloud.full(zone=machine.zone):
-        until(lambda: any(each.is_on for each in gce.machines(cloud.config, "comes-back")))
-        (other,) = gce.machines(cloud.config, "comes-back")
-        assert other.zone != machine.zone
+    no_room(zone=machine.zone)
+    until(lambda: any(each.is_on for each in gce.machines(cloud.config, "comes-back")))
+    (other,) = gce.machines(cloud.config, "comes-back")
+    assert other.zone != machine.zone
     assert cloud.run("kill", "-y", "--now", "comes-back").code == 0
 
 
@@ -155,7 +156,7 @@ def test_which_errors_of_a_group_are_waited_for(error: dict[str, str], comes: bo
 
 @pytest.mark.parametrize("machines", [1, 3])
 def test_a_group_is_that_of_its_job_and_goes_alone(
-    cloud: Cloud, monkeypatch: pytest.MonkeyPatch, machines: int
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch, no_room: Any, machines: int
 ) -> None:
     monkeypatch.setattr(spot, "ANSWER", 0)
     job = job_of(f"grouped{machines}", machines=machines, returns=True)
@@ -167,39 +168,37 @@ def test_a_group_is_that_of_its_job_and_goes_alone(
     told = gce.metadata(cloud.config, job, "ssh-ed25519 AAAA")
     plan.request["metadata"] = {"items": [{"key": key, "value": told[key]} for key in told]}
     zones = ["us-central1-b", "us-central1-c", "us-east1-b"]
-    with cloud.full():
-        said: list[str] = []
-        assert spot.create_group(cloud.config, job, plan.request, zones, said.append) == ""
-        assert "no room now" in said[-1] and "us-east1" not in said[0]
-        (group,) = spot.groups(cloud.config, job)
-        assert (group["name"], spot.made_for(group)) == (job.name, job.sha256)
-        path = f"{GROUPS}/{job.name}"
-        made = cloud.call("GET", path)
-        assert made["distributionPolicy"]["targetShape"] == (
-            "ANY" if machines == 1 else "ANY_SINGLE_ZONE"
-        )
-        assert [row["zone"][-1] for row in made["distributionPolicy"]["zones"]] == ["b", "c"]
-        assert made["updatePolicy"]["type"] == "OPPORTUNISTIC"
-        rows = cloud.call("POST", f"{path}/listManagedInstances")["managedInstances"]
-        if machines > 1:
-            assert sorted(row["name"] for row in rows) == job.machine_names
-        assert len(rows) == machines
-        again, own = spot.make_template(cloud.config, plan.request)
-        assert made["instanceTemplate"].endswith(again.rpartition("/")[2]), (
-            "jobs of a kind share one"
-        )
-        assert own == {"berg-job": job.name, "berg-job-sha256": job.sha256}
-        shown = cloud.call("GET", f"/compute/v1/{again}")["properties"]
-        items = {row["key"]: row["value"] for row in shown["metadata"]["items"]}
-        assert not items.keys() & own.keys() and items["berg-bucket"] == cloud.config.bucket
-        assert "berg-job" not in shown["labels"] and shown["labels"]["berg"] == "1"
-        disks = [disk.get("type", "PERSISTENT") for disk in shown["disks"]]
-        assert disks == ["PERSISTENT", "SCRATCH"]
-        other = job_of(job.name, machines=machines, returns=True)
-        spot.Spot().forget(cloud.config, other)
-        job.returns = False
-        spot.Spot().forget(cloud.config, job)
-        job.returns = True
-        assert spot.groups(cloud.config, job), "another job has the name, or it has no group"
-        spot.Spot().forget(cloud.config, job)
-        assert not spot.groups(cloud.config, job)
+    no_room()
+    said: list[str] = []
+    assert spot.create_group(cloud.config, job, plan.request, zones, said.append) == ""
+    assert "no room now" in said[-1] and "us-east1" not in said[0]
+    (group,) = spot.groups(cloud.config, job)
+    assert (group["name"], spot.made_for(group)) == (job.name, job.sha256)
+    path = f"{GROUPS}/{job.name}"
+    made = cloud.call("GET", path)
+    assert made["distributionPolicy"]["targetShape"] == (
+        "ANY" if machines == 1 else "ANY_SINGLE_ZONE"
+    )
+    assert [row["zone"][-1] for row in made["distributionPolicy"]["zones"]] == ["b", "c"]
+    assert made["updatePolicy"]["type"] == "OPPORTUNISTIC"
+    rows = cloud.call("POST", f"{path}/listManagedInstances")["managedInstances"]
+    if machines > 1:
+        assert sorted(row["name"] for row in rows) == job.machine_names
+    assert len(rows) == machines
+    again, own = spot.make_template(cloud.config, plan.request)
+    assert made["instanceTemplate"].endswith(again.rpartition("/")[2]), "jobs of a kind share one"
+    assert own == {"berg-job": job.name, "berg-job-sha256": job.sha256}
+    shown = cloud.call("GET", f"/compute/v1/{again}")["properties"]
+    items = {row["key"]: row["value"] for row in shown["metadata"]["items"]}
+    assert not items.keys() & own.keys() and items["berg-bucket"] == cloud.config.bucket
+    assert "berg-job" not in shown["labels"] and shown["labels"]["berg"] == "1"
+    disks = [disk.get("type", "PERSISTENT") for disk in shown["disks"]]
+    assert disks == ["PERSISTENT", "SCRATCH"]
+    other = job_of(job.name, machines=machines, returns=True)
+    spot.Spot().forget(cloud.config, other)
+    job.returns = False
+    spot.Spot().forget(cloud.config, job)
+    job.returns = True
+    assert spot.groups(cloud.config, job), "another job has the name, or it has no group"
+    spot.Spot().forget(cloud.config, job)
+    assert not spot.groups(cloud.config, job)

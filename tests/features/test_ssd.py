@@ -25,7 +25,7 @@ def test_disks_that_come_with_a_machine_need_no_option(cloud: Cloud, project: Pa
     words = ["run", "--machine-type", "a2-ultragpu-1g", "--dry-run", "-z", "us-central1-a"]
     done = cloud.run(*words, "true", cwd=project)
     assert done.code == 0 and "375 GB of local SSD" in done.out, done.err
-    cloud.refuses("comes with 1 local SSDs", *words, "--local-ssd", "2", "true", cwd=project)
+    cloud.fails(*words, "--local-ssd", "2", "true", says="comes with 1 local SSDs", cwd=project)
 
 
 @pytest.mark.parametrize(

@@ -70,8 +70,7 @@ def test_names_that_mean_nothing_or_two_things(text: str, reason: str) -> None:
 
 @pytest.mark.slow
 def test_a_slice_runs_the_command_on_each_worker_and_goes(cloud: Cloud, project: Path) -> None:
-    done = cloud.run("run", "--tpu", "v6e-8", "-n", "pod", WORKER, cwd=project)
-    assert done.code == 0, done.err
+    done = cloud.ok("run", "--tpu", "v6e-8", "-n", "pod", WORKER, cwd=project)
     assert ended(cloud, "pod")["state"] == "SUCCEEDED", cloud.log("pod")
     assert "v6e-2x4, 8 chips: 2 machines together" in done.err
     records = [json.loads(cloud.read(f".berg/machines/pod/{rank}.json")) for rank in (0, 1)]
@@ -83,16 +82,16 @@ def test_a_slice_runs_the_command_on_each_worker_and_goes(cloud: Cloud, project:
 
 
 def test_a_zone_without_room_leaves_nothing_and_the_next_one_is_tried(
-    cloud: Cloud, project: Path
+    cloud: Cloud, project: Path, no_room: Any
 ) -> None:
     zones = ["-z", "us-east5-a", "-z", "us-east5-b"]
-    with cloud.full(zone="us-east5-a"):
-        words = ["--spot", *zones, "-n", "one", "sleep 60"]
-        done = cloud.run("run", "--tpu", "v6e-1", *words, cwd=project)
-        assert done.code == 0 and "Created one in us-east5-b" in done.err, done.err
-        with cloud.full(zone="us-east5-b"):
-            words = ["--tpu", "v6e-2x4", *zones, "-n", "no-pod", "true"]
-            cloud.refuses("us-east5-b: out of stock", "run", *words, cwd=project)
+    no_room(zone="us-east5-a")
+    words = ["--spot", *zones, "-n", "one", "sleep 60"]
+    done = cloud.run("run", "--tpu", "v6e-1", *words, cwd=project)
+    assert done.code == 0 and "Created one in us-east5-b" in done.err, done.err
+    no_room(zone="us-east5-b")
+    words = ["--tpu", "v6e-2x4", *zones, "-n", "no-pod", "true"]
+    cloud.fails("run", *words, says="us-east5-b: out of stock", cwd=project)
     assert is_gone(cloud, "no-pod") and not cloud.state("no-pod")
     assert cloud.run("kill", "-y", "--now", "one").code == 0
 
@@ -114,7 +113,7 @@ def test_a_slice_that_loses_a_machine_ends_and_is_resumed(cloud: Cloud, project:
 def test_a_devbox_slice_does_not_stop_and_is_killed_as_a_whole(cloud: Cloud, project: Path) -> None:
     done = cloud.run("devbox", "--tpu", "v5p-2x2x2", "-n", "pod-box", cwd=project)
     assert done.code == 0 and "cannot be switched off" in done.err, done.err
-    cloud.refuses("berg kill pod-box", "stop", "pod-box")
+    cloud.fails("stop", "pod-box", says="berg kill pod-box")
     until(lambda: cloud.state("pod-box")["state"] == "RUNNING")
     assert cloud.run("kill", "-y", "pod-box").code == 0
     assert is_gone(cloud, "pod-box")
@@ -129,15 +128,14 @@ def test_what_does_not_go_with_tpus_is_refused(cloud: Cloud, project: Path) -> N
         (["--tpu", "v6e-4x4", "--grid", "x=1,2"], "a row of a sweep has one"),
         (["--tpu", "v6e-4x4", "--reservation", "ours"], "no --reservation"),
     ]:
-        cloud.refuses(reason, "run", "--dry-run", *words, "echo {x}", cwd=project)
+        cloud.fails("run", "--dry-run", *words, "echo {x}", says=reason, cwd=project)
 
 
 @pytest.mark.slow
 def test_the_loss_of_the_first_machine_is_said_by_the_next_and_the_group_goes(
     cloud: Cloud, project: Path
 ) -> None:
-    done = cloud.run("run", "--tpu", "v6e-2x4", "-n", "headless", "sleep 300", cwd=project)
-    assert done.code == 0, done.err
+    cloud.ok("run", "--tpu", "v6e-2x4", "-n", "headless", "sleep 300", cwd=project)
     until(lambda: cloud.state("headless")["state"] == "RUNNING")
     path = ".berg/machines/headless/0.json"
     record = {**json.loads(cloud.read(path)), "phase": "replaced"}  # sooner than by its silence
