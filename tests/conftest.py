@@ -70,10 +70,10 @@ class Cloud:
         assert done.code == 0, (words, done.err)
         return done
 
-    def refused(
+    def fails(
         self, *words: str, says: str, code: int = 1, cwd: Path | None = None, **env: str
     ) -> str:
-        """Run berg, which refuses and says why; return all that it said."""
+        """Run berg, which fails and says why; return all that it said."""
         done = self.run(*words, cwd=cwd, **env)
         assert done.code == code and says in done.err, (words, done.err)
         return done.err

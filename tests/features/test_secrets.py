@@ -158,7 +158,8 @@ def test_a_secret_is_for_the_machines_account_alone_and_goes_by_itself(cloud: Cl
     for value in ("old", "new"):  # of an attempt, and of the next one
         secret.store(cloud.config, job, name, {"TOKEN": value})
     assert secret.access(cloud.config, name, 60) == {"TOKEN": "new"}
-    row = cloud.call("GET", f"/secretmanager/v1/projects/berg-local/secrets/{name}")
+    rows = cloud.call("GET", "/secretmanager/v1/projects/berg-local/secrets")["secrets"]
+    (row,) = [row for row in rows if row["name"].endswith(f"/{name}")]
     assert row["labels"]["berg-user"] == cloud.config.user and row["labels"]["berg"] == "1"
     left = datetime.fromisoformat(row["expireTime"].replace("Z", "+00:00")).timestamp()
     assert left - time.time() == pytest.approx(3600 + 30 * 86400, abs=100)

@@ -159,7 +159,8 @@ def test_a_group_is_that_of_its_job_and_goes_alone(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch, no_room: Any, machines: int
 ) -> None:
     monkeypatch.setattr(spot, "ANSWER", 0)
-    job = job_of(f"grouped{machines}", machines=machines, returns=True)
+    user = cloud.config.user
+    job = job_of(f"grouped{machines}", machines=machines, returns=True, user=user)
     plan = plan_of(cloud, job)
     Ssd(local_ssd=1).change(plan)
     images, family = cloud.config.default_image.split("/")
