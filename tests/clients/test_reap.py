@@ -29,10 +29,12 @@ def has_machine(cloud: Cloud, name: str) -> bool:
     return bool(gce.machines(cloud.config, name))
 
 
-def test_what_a_devbox_holds_goes_only_if_a_person_says_so(cloud: Cloud) -> None:
+def test_what_a_devbox_holds_goes_only_if_a_person_says_so(cloud: Cloud, project: Path) -> None:
     mine = {"BERG_USER": "boxer"}
     cloud.bucket.write(jobs.state_path("box"), b"no record")
     machine(cloud, "box", user="boxer", kind="devbox").stop(cloud.config)
+    for words in (["devbox"], ["run", "true"]):
+        cloud.fails(*words, "-g", "0", "-n", "box", says="box", cwd=project, **mine)
     (row,) = json.loads(cloud.run("reap", "--json", **mine).out)
     assert row["why"] == "no job has its name, or a record that can be read"
     disk = row["holds"]

@@ -35,6 +35,22 @@ def test_a_plan_says_what_it_costs(cloud: Cloud, project: Path) -> None:
     assert f"${plan['usd_per_hour']:.2f} an hour, at most ${plan['usd_at_most']:.2f} in 2h" in shown
 
 
+def test_at_its_limit_google_deletes_a_machine_and_keeps_the_disk_of_a_devbox(
+    cloud: Cloud, project: Path
+) -> None:
+    for words, action in [
+        (["run", "true"], "DELETE"),
+        (["run", "-m", "2", "true"], "DELETE"),
+        (["run", "--spot", "true"], "DELETE"),
+        (["devbox"], "STOP"),
+    ]:
+        plan = [*words, "-g", "0", "--max-hours", "1.5", "--dry-run", "--json"]
+        done = cloud.run(*plan, cwd=project)
+        scheduling = json.loads(done.out)["request"]["scheduling"]
+        assert scheduling["maxRunDuration"] == {"seconds": "5400"}, done.err
+        assert scheduling["instanceTerminationAction"] == action, words
+
+
 def test_a_limit_ends_a_job_sooner_and_no_option_lifts_the_environments(
     cloud: Cloud, project: Path
 ) -> None:

@@ -1,10 +1,12 @@
 """Machines that wait come when there is room; what Google does not offer is refused at once."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Cloud
+from conftest import Cloud, until
 from inside import job_of, plan_of, run_of
 
 from berg import BergError, gce
@@ -12,6 +14,7 @@ from berg.features import flex, spot
 from berg.features.flex import Flex
 from berg.worker import Ending
 
+LATE = "import berg.job; berg.job.SILENT = 0; from berg.cli import main; main()"
 WAYS = {
     "queued": ["-t", "l4", "--flex"],
     "together": ["-t", "l4", "--flex", "-m", "2", "--queue-timeout", "2h", "--max-hours", "1"],
@@ -22,14 +25,31 @@ WAYS = {
 @pytest.mark.slow
 def test_jobs_that_wait_run_when_there_is_room(cloud: Cloud, project: Path, no_room: Any) -> None:
     no_room()
-    for name, words in WAYS.items():
-        done = cloud.run("run", *words, "-n", name, "echo $BERG_NODE_RANK", cwd=project)
+    for name, words in {**WAYS, "killed": WAYS["waits"]}.items():
+        done = cloud.run("run", *words, "-n", name, "touch $BERG_RESULTS_DIR/x", cwd=project)
         assert done.code == 0 and "waits for a machine" in done.err, done.err
         assert cloud.state(name)["state"] == "SUBMITTED"
+    assert cloud.run("kill", "-y", "killed").code == 0
     no_room(on=False)
     for name in WAYS:
         done = cloud.run("wait", name)
         assert done.code == 0, f"{name}: {done.err} {cloud.log(name)}"
+    assert cloud.state("killed")["state"] == "KILLED"
+    assert cloud.names("berg_results/waits/x") and not cloud.names("berg_results/killed/x")
+
+
+@pytest.mark.slow
+def test_a_wait_that_ran_out_breaks_no_command(cloud: Cloud, project: Path, no_room: Any) -> None:
+    no_room()
+    cloud.call("POST", "/_berg/settings", {"hurry": 3600})  # the wait is over in two seconds
+    try:
+        cloud.ok("run", *WAYS["queued"], "-n", "ran-out", "true", cwd=project)
+        until(lambda: not gce.machines(cloud.config, "ran-out"))
+        for words in ("list --json", "show ran-out --json", "reap --json", "kill -y ran-out"):
+            late = [sys.executable, "-c", LATE, *words.split()]  # they ask why there is no machine
+            subprocess.run(late, env=cloud.env, cwd=cloud.home, check=True)
+    finally:
+        cloud.call("POST", "/_berg/settings", {"hurry": 1})
 
 
 @pytest.mark.slow

@@ -66,6 +66,16 @@ def test_a_job_on_a_devbox_leaves_it_alone_and_ends_with_it(cloud: Cloud, projec
         assert cloud.run(*on, name, "--share", cmd, cwd=project).code == 0
         until(lambda name=name: "/root/code/proj" in cloud.log(name))
     cloud.fails(*on, "guest3", "true", says="--share", cwd=project)
+    for options in (
+        "-t t4 -g 1",
+        "-g 2",
+        "--image debian-cloud/debian-12",
+        "-c 32",
+        "--disk-gb 500",
+        "-m 2",
+        "--spot",
+    ):
+        cloud.fails(*on, "guest3", *options.split(), "true", says="Leave out", cwd=project)
     assert "there is no job" in cloud.run("show", "guest3").err
     assert cloud.run("ssh", "host1", "ls /root/code/proj").out == "train.py\n"
     assert cloud.run("kill", "guest1").code == 0  # asks nothing: the devbox stays
