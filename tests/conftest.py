@@ -89,6 +89,12 @@ class Cloud:
     def names(self, prefix: str = "") -> list[str]:
         return [item.name for item in self.bucket.list(prefix)]
 
+    def secrets(self, job: str) -> list[str]:
+        """The names of what Secret Manager has of a job."""
+        listed = self.call("GET", "/secretmanager/v1/projects/berg-local/secrets")
+        names = [row["name"].rpartition("/")[2] for row in listed.get("secrets", [])]
+        return [name for name in names if name.startswith(f"berg-{job}-")]
+
     def crash(self) -> None:
         """End all machines, whose workers would save until they are gone."""
         for machine in gce.machines(self.config):

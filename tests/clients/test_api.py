@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Cloud
@@ -56,9 +57,10 @@ def test_a_program_runs_a_job_waits_and_has_its_results(cloud: Cloud, project: P
     assert python(cloud, JOB, project.parent) == "x\n\n"
 
 
-def test_what_is_refused_is_a_sentence_and_leaves_nothing(cloud: Cloud, project: Path) -> None:
-    fault = {"method": "compute.instances.insert", "status": 403, "reason": "forbidden", "times": 1}
-    cloud.call("POST", "/_berg/faults", fault)
+def test_what_is_refused_is_a_sentence_and_leaves_nothing(
+    cloud: Cloud, project: Path, faults: Any
+) -> None:
+    faults("compute.instances.insert", status=403, reason="forbidden", times=1)
     lines = python(cloud, REFUSED, project.parent).splitlines()
     assert "no machine could be created, and none was left behind" in lines[0], lines
     assert "there is no GPU type 'l5'" in "".join(lines)
@@ -94,7 +96,7 @@ print(berg.Job("api-live").kill().state)
 
 def test_a_program_reads_and_ends_jobs(cloud: Cloud, project: Path) -> None:
     put(cloud, "api-done", "FAILED", exit_code=3, results={"x": b"kept"}, log="größe\n".encode())
-    put(cloud, "api-live", "SUBMITTED", ago=100)
+    put(cloud, "api-live", "SUBMITTED", ago=0)
     lines = python(cloud, OF_RECORDS, project.parent).splitlines()
     assert lines[:2] == ["FAILED 3 api-done 'größe\\n'", "['kept', 'kept']"]
     assert (cloud.home / "api-results/x").read_bytes() == b"kept"

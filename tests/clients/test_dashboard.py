@@ -12,8 +12,8 @@ def listed(cloud: Cloud) -> list[dict[str, Any]]:
 
 
 def test_it_is_made_once_and_deleted_after_a_question(cloud: Cloud) -> None:
-    missing = cloud.run("dashboard", "--delete", "-y")
-    assert missing.code == 1 and "berg dashboard" in missing.err and not listed(cloud)
+    cloud.fails("dashboard", "--delete", "-y", says="berg dashboard")
+    assert not listed(cloud)
     cloud.call("POST", PLACE, {"displayName": "Berg training", "mosaicLayout": {"columns": 1}})
     done = cloud.run("dashboard")
     assert done.code == 0 and "Created Berg training" in done.err, done.err

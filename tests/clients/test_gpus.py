@@ -17,15 +17,15 @@ def test_types_with_numbers_quota_prices_and_zones(cloud: Cloud) -> None:
     assert l4["quota_left"] is not None and l4["spot_quota_left"] is not None
     assert 0 < l4["spot_usd_per_hour"] < l4["usd_per_hour"] < 1
     assert found["h200"]["usd_per_hour"] is None  # not on demand
-    assert "a, b, c" in cloud.run("gpus").out
 
 
 def test_tpus_with_topologies_machines_prices_and_zones(cloud: Cloud) -> None:
     found = {row["tpu"]: row for row in json.loads(cloud.run("gpus", "--tpu", "--json").out)}
-    assert found["v5p-2x2x2"]["hosts"] == 2 and found["v5p-2x2x2"]["usd_per_hour"] == 33.6
     assert found["v6e-1x1"]["machine_type"] == "ct6e-standard-1t"
     assert "us-east5-a" in found["v6e-4x4"]["zones"]
-    assert "v6e-4x4" in cloud.run("gpus", "--tpu").out
+    row = found["v5p-2x2x2"]
+    about = row["family"], row["topology"], row["chips"], row["hosts"], row["usd_per_hour"]
+    assert about == ("v5p", "2x2x2", 8, 2, 33.6)
 
 
 def test_a_machine_costs_what_googles_published_bills_say(cloud: Cloud) -> None:
@@ -56,18 +56,9 @@ def test_the_table_has_the_zones_of_the_region_or_all(cloud: Cloud) -> None:
 
     rows = {row["type"]: row for row in json.loads(cloud.run("gpus", "--json").out)}
     here, everywhere, tpus = table(), table("-a"), table("--tpu", BERG_REGION="us-east5")
-    assert here["TYPE"] == [
-        "GPUS",
-        "QUOTA",
-        "SPOT QUOTA",
-        "DEMAND",
-        "SPOT",
-        "FLEX",
-        "ZONES OF us-central1",
-    ]
-    assert everywhere["TYPE"][-1] == "ZONES" and everywhere["l4"][-1] == ", ".join(
-        rows["l4"]["zones"]
-    )
+    header = "GPUS  QUOTA  SPOT QUOTA  DEMAND  SPOT  FLEX  ZONES OF us-central1"
+    assert here["TYPE"] == header.split("  ") and everywhere["TYPE"][-1] == "ZONES"
+    assert everywhere["l4"][-1] == ", ".join(rows["l4"]["zones"])
     assert here["a100"] == ["1,2,4,8,16", "16", "16", "$3.67", "$1.93", "$2.02", "a, b, c, f"]
     assert here["h200"] == ["8", "?", "?", "?", "?", "?", "ai1a, b"]
     assert here["t4"][3:6] == ["$0.73", "$0.20", "?"]  # GPUs that are attached have no flex-start
@@ -76,9 +67,3 @@ def test_the_table_has_the_zones_of_the_region_or_all(cloud: Cloud) -> None:
     assert there["l4"][3:6] == ["?", "?", "?"]  # prices are those of the region
     assert tpus["TPU"] == ["MACHINES", "CHIPS", "DEMAND", "SPOT", "FLEX", "ZONES"]
     assert tpus["v6e-2x4"][:5] == ["2", "8", "$21.60", "$11.23", "$10.80"]
-    (row,) = [
-        row
-        for row in json.loads(cloud.run("gpus", "--tpu", "--json").out)
-        if row["tpu"] == "v5p-2x2x2"
-    ]
-    assert (row["family"], row["topology"], row["chips"]) == ("v5p", "2x2x2", 8)

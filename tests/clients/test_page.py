@@ -59,12 +59,9 @@ def page(cloud: Cloud, *words: str, env: dict[str, str] | None = None) -> Iterat
 def site(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The page of a sweep that has ended."""
     project = tmp_path_factory.mktemp("page") / "proj"
-    project.mkdir()
-    (project / "train.py").write_text(PROGRAM_OF_JOBS)
-    commit(project)
+    commit(project, {"train.py": PROGRAM_OF_JOBS})
     words = ["-n", "pages", "--grid", "lr=0.1,0.01", "--note", MARKUP, "--env", "API_KEY=sesame"]
-    done = cloud.run("run", "-g", "0", *words, "python3 train.py {lr}", cwd=project)
-    assert done.code == 0 and cloud.run("wait", "pages").code == 0, done.err
+    cloud.ok("run", "-g", "0", *words, "--wait", "python3 train.py {lr}", cwd=project)
     until(lambda: not gce.machines(cloud.config))
     with page(cloud) as served:
         yield served
@@ -91,9 +88,8 @@ def test_files_of_a_job_run_nothing(site: Any) -> None:
     picture = site.ask("file/pages%2F0/plots/a%20b%3F.svg")
     assert picture.headers["Content-Type"] == "image/svg+xml"
     weights = site.ask("file/pages%2F0/weights.bin")
-    assert (
-        weights.headers["Content-Disposition"] == "attachment" and len(weights.content) == 11 << 20
-    )
+    assert weights.headers["Content-Disposition"] == "attachment"
+    assert len(weights.content) == 11 << 20
     for answer in (html, picture, weights):
         assert "; sandbox;" in answer.headers["Content-Security-Policy"]
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
@@ -216,7 +212,7 @@ def test_a_job_that_runs_is_followed_and_ended_after_a_question(
         browser.wait("document.querySelector('#top .KILLED')", 60)
         assert "Its last results are saved" in browser.eval("window.asked")
         assert not browser.errors, browser.errors
-    assert json.loads(cloud.run("show", "followed", "--json").out)["state"] == "KILLED"
+    assert cloud.shown("followed")["state"] == "KILLED"
 
 
 @needs_browser
@@ -224,10 +220,8 @@ def test_exported_files_open_from_disk(cloud: Cloud, site: Any, tmp_path: Path) 
     folder = tmp_path / "for-ada"
     done = cloud.run("page", "--export", str(folder), "pages")
     assert done.code == 0 and "weights.bin of pages/0 is not among the files" in done.err
-    assert (folder / "file/pages/0/page.html.txt").exists()
-    assert not [*folder.rglob("page.html")] and b"sesame" not in (folder / "data.js").read_bytes()
-    again = cloud.run("page", "--export", str(folder), "pages")
-    assert again.code == 1 and "is not empty" in again.err
+    assert b"sesame" not in (folder / "data.js").read_bytes()
+    cloud.fails("page", "--export", str(folder), "pages", says="is not empty")
     with Browser(tmp_path) as browser:
         browser.open(f"file://{folder}/index.html#job/pages%2F0")
         browser.wait("document.querySelector('.log p') && document.querySelector('#more')")
@@ -246,79 +240,65 @@ def test_the_page_has_ones_own_jobs_and_ends_only_the_one_that_was_seen(cloud: C
     put(cloud, "p-done", user="paged", log=log, job={"env": {"Auth_x": "sesame", "LR": "1"}})
     put(cloud, "p-other", user="another")
     mine = {**cloud.env, "BERG_USER": "paged"}
-    for words, is_shown in (([], False), (["-a"], True)):
-        with page(cloud, *words, env=mine) as site:
-            rows = {row["name"]: row for row in site.ask("jobs").json()}
-            assert {"p-live", "p-done"} <= {*rows} and ("p-other" in rows) == is_shown, words
-            about = site.ask("site").json()
-            assert about["user"] == "paged" and about["live"] is True
-            assert about["where"] == f"{cloud.config.project} · gs://{cloud.config.bucket}"
-            if not is_shown:
-                continue
-            kinds = {suffix: site.ask(f"file/p-live/sub/x{suffix}") for suffix in read}
-            types = {suffix: answer.headers["Content-Type"] for suffix, answer in kinds.items()}
-            plain, any_ = "text/plain; charset=utf-8", "application/octet-stream"
-            assert types == {".log": plain, ".LOG": plain, ".jpg": "image/jpeg", ".json": plain,
-                             ".js": any_, ".htm": any_}  # fmt: skip
-            assert all(answer.content == read[suffix] for suffix, answer in kinds.items())
-            assert "no-store" in kinds[".log"].headers["Cache-Control"]
-            for path in ("page.js", "page.css", "charts.js"):
-                assert (
-                    site.ask(path).ok
-                    and "sandbox" not in site.ask(path).headers["Content-Security-Policy"]
-                )
-            found = site.ask("log/p-done").json()
-            assert found["skipped"] == len(log) - (256 << 10) and found["lines"][-1] == "000039999"
-            assert site.ask("log/p-live").json()["lines"] == []
-            assert site.ask("log/p-live?over=1").json()["lines"] == ["half"]
-            assert site.ask("text/p-done").content == log
-            one = site.ask("job/p-done").json()
-            assert one["metadata"]["env"] == {"Auth_x": "…", "LR": "1"} and one["rows"] == 0
-            for wrong in ("log/p-done?from=[]", 'log/p-done?from={"x":-1}', "log/p-done?from={"):
-                assert "no place in a log" in site.ask(wrong).json()["error"], wrong
-            assert "nothing at this address" in site.ask("jobs/x").json()["error"]
-            own = {"Origin": "/".join(site.address.split("/")[:3])}
-            assert site.ask("job/p-live", "POST", **own).status_code == 404
-            assert site.ask(f"kill/p-live?id={job.id}", "POST", Origin="null").status_code == 403
-            assert site.ask("kill/p-live?id=0", "POST", **own).status_code == 404
-            assert site.ask("job/p-live").json()["state"] == "SUBMITTED"
-            assert site.ask(f"kill/p-live?id={job.id}", "POST", **own).json() == {}
-            until(lambda: site.ask("job/p-live").json()["state"] == "KILLED")
-            port = site.address.split("/")[2].rpartition(":")[2]
-            taken = cloud.run("page", "--port", port)
-            assert taken.code == 1 and f"port {port} is not available" in taken.err
+    with page(cloud, "-a", env=mine) as site:
+        assert {"p-live", "p-done", "p-other"} <= {row["name"] for row in site.ask("jobs").json()}
+    with page(cloud, env=mine) as site:
+        assert {row["name"] for row in site.ask("jobs").json()} == {"p-live", "p-done"}
+        about = site.ask("site").json()
+        assert about["user"] == "paged" and about["live"] is True
+        assert about["where"] == f"{cloud.config.project} · gs://{cloud.config.bucket}"
+        kinds = {suffix: site.ask(f"file/p-live/sub/x{suffix}") for suffix in read}
+        types = {suffix: answer.headers["Content-Type"] for suffix, answer in kinds.items()}
+        plain, any_ = "text/plain; charset=utf-8", "application/octet-stream"
+        assert types == {".log": plain, ".LOG": plain, ".jpg": "image/jpeg", ".json": plain,
+                         ".js": any_, ".htm": any_}  # fmt: skip
+        assert all(answer.content == read[suffix] for suffix, answer in kinds.items())
+        assert "no-store" in kinds[".log"].headers["Cache-Control"]
+        for path in ("page.js", "page.css", "charts.js"):
+            asset = site.ask(path)
+            assert asset.ok and "sandbox" not in asset.headers["Content-Security-Policy"]
+        found = site.ask("log/p-done").json()
+        assert found["skipped"] == len(log) - (256 << 10) and found["lines"][-1] == "000039999"
+        assert site.ask("log/p-live").json()["lines"] == []
+        assert site.ask("log/p-live?over=1").json()["lines"] == ["half"]
+        assert site.ask("text/p-done").content == log
+        one = site.ask("job/p-done").json()
+        assert one["metadata"]["env"] == {"Auth_x": "…", "LR": "1"} and one["rows"] == 0
+        for wrong in ("log/p-done?from=[]", 'log/p-done?from={"x":-1}', "log/p-done?from={"):
+            assert "no place in a log" in site.ask(wrong).json()["error"], wrong
+        assert "nothing at this address" in site.ask("jobs/x").json()["error"]
+        own = {"Origin": "/".join(site.address.split("/")[:3])}
+        assert site.ask("job/p-live", "POST", **own).status_code == 404
+        assert site.ask(f"kill/p-live?id={job.id}", "POST", Origin="null").status_code == 403
+        assert site.ask("kill/p-live?id=0", "POST", **own).status_code == 404
+        assert site.ask("job/p-live").json()["state"] == "SUBMITTED"
+        assert site.ask(f"kill/p-live?id={job.id}", "POST", **own).json() == {}
+        until(lambda: site.ask("job/p-live").json()["state"] == "KILLED")
+        port = site.address.split("/")[2].rpartition(":")[2]
+        cloud.fails("page", "--port", port, says=f"port {port} is not available")
 
 
 def test_files_of_the_page_are_of_the_jobs_that_are_named(cloud: Cloud, tmp_path: Path) -> None:
-    results = {"a.svg": b"<svg/>", "sub/b.txt": b"2", ".git/config": b"x"}
+    results = {"a.svg": b"<svg/>", "b.html": b"<p>", "sub/b.txt": b"2", ".git/config": b"x"}
     put(cloud, "e-one", results=results, log=b"\x1b[1mall\n")
-    sweep = put(
-        cloud,
-        "e-sweep",
-        job={"cmd": "t {x}", "rows": [{"x": "1"}, {"x": "2"}]},
-        results={"0/c": b"3"},
-    )
+    job = {"cmd": "t {x}", "rows": [{"x": "1"}, {"x": "2"}]}
+    sweep = put(cloud, "e-sweep", job=job, results={"0/c": b"3"})
     put_row(cloud, sweep, 0, "SUCCEEDED", results="e-sweep/0")
     assert cloud.run("page", "--export", str(tmp_path / "out")).code == 2
     assert cloud.run("page", "e-one").code == 2
     done = cloud.run("page", "--export", str(tmp_path / "out"), "e-one", "e-sweep", "e-one")
     assert done.code == 0 and done.out == f"{tmp_path}/out/index.html\n", done.err
     assert ".git/config of e-one is not among the files" in done.err
-    files = {
-        str(file.relative_to(tmp_path / "out"))
-        for file in (tmp_path / "out").rglob("*")
-        if file.is_file()
-    }
+    out = tmp_path / "out"
+    files = {str(each.relative_to(out)) for each in out.rglob("*") if each.is_file()}
     assert {name for name in files if name.startswith(("file/", "text/"))} == {
-        "file/e-one/a.svg.txt", "file/e-one/sub/b.txt", "file/e-sweep/0/c",
+        "file/e-one/a.svg.txt", "file/e-one/b.html.txt", "file/e-one/sub/b.txt", "file/e-sweep/0/c",
         "text/e-one.txt", "text/e-sweep.txt", "text/e-sweep/0.txt",
     }  # fmt: skip
-    assert (tmp_path / "out/text/e-one.txt").read_bytes() == b"\x1b[1mall\n"
-    script = (tmp_path / "out/data.js").read_text()
-    answers = json.loads(script.removeprefix("window.exported = "))
+    assert (out / "text/e-one.txt").read_bytes() == b"\x1b[1mall\n"
+    answers = json.loads((out / "data.js").read_text().removeprefix("window.exported = "))
     assert [row["name"] for row in answers["jobs"]] == ["e-one", "e-sweep"]
     keys = {"site", "jobs", "job/e-one", "log/e-one", "job/e-sweep", "log/e-sweep", "sweep/e-sweep"}
-    assert {*answers} == keys | {"job/e-sweep%2F0", "log/e-sweep%2F0"} and not answers["site"][
-        "live"
-    ]
-    assert '<script src="data.js"></script>' in (tmp_path / "out/index.html").read_text()
+    assert {*answers} == keys | {"job/e-sweep%2F0", "log/e-sweep%2F0"}
+    assert not answers["site"]["live"]
+    assert '<script src="data.js"></script>' in (out / "index.html").read_text()

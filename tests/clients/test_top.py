@@ -23,24 +23,6 @@ def samples(cloud: Cloud, job: str, machine: str, *ages: float) -> None:
 
 
 @pytest.mark.slow
-def test_machines_of_a_job_and_of_a_user(cloud: Cloud, project: Path) -> None:
-    assert cloud.run("run", "-g", "0", "-n", "seen", "sleep 900", cwd=project).code == 0
-    samples(cloud, "seen", "seen", 3000, 60, -300)  # newer than those that it writes itself
-    line = next(row for row in cloud.run("top").out.splitlines() if row.startswith("seen "))
-    assert "98%" in line and "3.0 MB" in line and "██" in line, line
-    out = cloud.run("top", "seen", "--once").out
-    assert "350 W" in out and "61 °C" in out
-    rows = json.loads(cloud.run("top", "seen", "--json").out)
-    times = [sample["time"] for sample in rows[0]["samples"]]
-    assert rows[0]["name"] == "seen" and len(times) >= 2 and times[-1] - times[0] < 1800
-    assert cloud.run("kill", "-y", "--now", "seen").code == 0
-    cloud.bucket.delete(*[n for n in cloud.names(".berg/logs/seen/") if n.endswith(".jsonl")])
-    assert "seen has no samples" in cloud.run("top", "seen").err
-    samples(cloud, "seen", "seen", 900)
-    assert "KILLED: 15m ago" in cloud.run("top", "seen").out
-
-
-@pytest.mark.slow
 def test_a_job_that_prints_all_the_time_has_samples(cloud: Cloud, project: Path) -> None:
     words = ["run", "-g", "0", "-n", "talks", "--wait"]
     talk = "for i in $(seq 450); do echo $i; sleep 0.1; done"
@@ -49,7 +31,7 @@ def test_a_job_that_prints_all_the_time_has_samples(cloud: Cloud, project: Path)
     assert max(sample["time"] for sample in found) > found[0]["time"] + 25, found
 
 
-def test_machines_that_are_on_are_ones_own(cloud: Cloud) -> None:
+def test_machines_that_are_on_are_ones_own_or_of_a_job(cloud: Cloud) -> None:
     mine = {"BERG_USER": "watcher"}
     assert "No machine runs. See: berg list" in cloud.run("top", **mine).err
     job = put(cloud, "tops", "RUNNING", ago=100, user="watcher")
@@ -67,6 +49,10 @@ def test_machines_that_are_on_are_ones_own(cloud: Cloud) -> None:
     assert out.splitlines()[0].split()[-3:] == ["LAST", "HALF", "HOUR"] and "350 W" not in out
     assert "RUNNING: no sample yet" in out
     out = cloud.run("top", "tops").out
-    assert "350 W" in out and "tops-0" not in out and "tops-1" in out
+    assert "350 W 61 °C" in out and "tops-0" not in out and "tops-1" in out
+    put(cloud, "topped", user="watcher")
+    assert "topped has no samples" in cloud.run("top", "topped").err
+    samples(cloud, "topped", "topped", 900)
+    assert "SUCCEEDED: 15m ago" in cloud.run("top", "topped", "--once").out
     for each in gce.machines(cloud.config):
         each.delete(cloud.config)

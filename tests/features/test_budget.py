@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Cloud, until
+from conftest import Cloud, Done, until
 from inside import fresh, job_of, plan_of, run_of, state_of
 
 from berg import BergError
@@ -23,81 +23,62 @@ from berg.worker import Ending
 BIG = ["run", "-g", "0", "-c", "96"]  # $4.58 an hour
 
 
+def run(cloud: Cloud, project: Path, user: str, *words: str) -> Done:
+    """Run a job of somebody whose jobs may cost a dollar a day."""
+    env = {"BERG_BUDGET": "1", "BERG_BUDGET_NAME": user}
+    return cloud.run(*BIG, *words, cwd=project, **env)
+
+
+def costs(cloud: Cloud, user: str) -> list[float]:
+    """What each job of theirs counts with."""
+    items = cloud.bucket.list(".berg/budget/")
+    return [float(item.about["usd"]) for item in items if f"/{user}/" in item.name]
+
+
 @pytest.mark.slow
 def test_jobs_end_sooner_or_are_refused(cloud: Cloud, project: Path) -> None:
-    def run(*words: str) -> tuple[int, str]:
-        env = {"BERG_BUDGET": "1", "BERG_BUDGET_NAME": "agent"}
-        done = cloud.run(*BIG, *words, cwd=project, **env)
-        return done.code, done.err
-
-    def costs() -> list[float]:
-        items = cloud.bucket.list(".berg/budget/")
-        return [float(item.about["usd"]) for item in items if "/agent/" in item.name]
-
-    code, said = run("-n", "first", "--wait", "true")
-    assert code == 0 and "at most $1.00 in" in said, said
-    assert "(budget)" in said and "(--max-hours)" not in said, said
-    assert 0 < sum(costs()) < 0.3
-    code, said = run("-n", "second", "sleep 600")
-    assert code == 0 and 0.99 < sum(costs()) < 1.001, said
-    code, said = run("-n", "third", "--max-hours", "0.1", "-y", "true")
-    assert code == 1 and "of the $1 that your jobs may cost today" in said, said
-    until(lambda: b'"RUNNING"' in cloud.read(".berg/jobs/second_state.json"))
+    done = run(cloud, project, "agent", "-n", "first", "--wait", "true")
+    assert done.code == 0 and "at most $1.00 in" in done.err, done.err
+    assert "(budget)" in done.err and "(--max-hours)" not in done.err, done.err
+    assert 0 < sum(costs(cloud, "agent")) < 0.3
+    done = run(cloud, project, "agent", "-n", "second", "sleep 600")
+    assert done.code == 0 and 0.99 < sum(costs(cloud, "agent")) < 1.001, done.err
+    done = run(cloud, project, "agent", "-n", "third", "--max-hours", "0.1", "-y", "true")
+    assert done.code == 1 and "of the $1 that your jobs may cost today" in done.err, done.err
+    until(lambda: cloud.state("second")["state"] == "RUNNING")
     assert cloud.run("kill", "-y", "--now", "second").code == 0
-    assert sum(costs()) < 0.9
+    assert sum(costs(cloud, "agent")) < 0.9
     assert cloud.run("rm", "-y", "first").code == 0
-    assert len(costs()) == 2
+    assert len(costs(cloud, "agent")) == 2
 
 
 def test_two_at_one_moment_do_not_both_pass(cloud: Cloud, project: Path) -> None:
-    def run(name: str) -> tuple[int, str]:
-        env = {"BERG_BUDGET": "1", "BERG_BUDGET_NAME": "team"}
-        words = ["-n", name, "--max-hours", "0.2", "sleep 600"]
-        done = cloud.run(*BIG, *words, cwd=project, **env)
-        return done.code, done.err
+    def submit(name: str) -> Done:
+        return run(cloud, project, "team", "-n", name, "--max-hours", "0.2", "sleep 600")
 
     with ThreadPoolExecutor(2) as pool:
-        done = [*pool.map(run, ["left", "right"])]
-    items = cloud.bucket.list(".berg/budget/")
-    costs = [float(item.about["usd"]) for item in items if "/team/" in item.name]
-    assert sum(costs) <= 1.001, done
-    assert 0 in [code for code, _ in done], "the first one passes"
-    for name, (code, said) in zip(["left", "right"], done):
+        both = {name: pool.submit(submit, name) for name in ("left", "right")}
+    assert sum(costs(cloud, "team")) <= 1.001
+    assert 0 in [each.result().code for each in both.values()], "the first one passes"
+    for name, each in both.items():
+        code, said = each.result().code, each.result().err
         assert code == 0 or re.search("took what was left|may cost today", said), said
-        assert (cloud.read(f".berg/jobs/{name}_state.json") != b"") == (code == 0)
+        assert bool(cloud.state(name)) == (code == 0)
         cloud.run("kill", "-y", "--now", name)
-
-
-@pytest.mark.slow
-def test_a_machine_that_waits_counts_with_its_most_until_it_is_gone(
-    cloud: Cloud, project: Path
-) -> None:
-    def costs() -> float:
-        items = cloud.bucket.list(".berg/budget/")
-        return sum(float(item.about["usd"]) for item in items if "/warm/" in item.name)
-
-    env = {"BERG_BUDGET": "1", "BERG_BUDGET_NAME": "warm"}
-    words = ["-n", "held", "--keep-warm", "5m", "--wait", "true"]
-    assert cloud.run(*BIG, *words, cwd=project, **env).code == 0
-    assert 0.99 < costs() < 1.001  # a job on it may hold it until its limit
-    assert cloud.run("kill", "held").code == 0
-    assert 0 < costs() < 0.3
 
 
 @pytest.mark.slow
 def test_a_job_counts_with_its_most_while_it_restarts(cloud: Cloud, project: Path) -> None:
     mark = "$BERG_RESULTS_DIR/tried"
     once = f'test -e "{mark}" && exec sleep 300; touch "{mark}"; exit 1'
-    env = {"BERG_BUDGET": "1", "BERG_BUDGET_NAME": "again"}
     words = ["-n", "again", "--restart-on-failure", "1", once]
-    assert cloud.run(*BIG, *words, cwd=project, **env).code == 0
-    costs, state = [], State("again", "")
+    assert run(cloud, project, "again", *words).code == 0
+    counted, state = [], State("again", "")
     while (state.attempt, state.state) != (2, "RUNNING"):
-        items = cloud.bucket.list(".berg/budget/")
-        costs += [float(item.about["usd"]) for item in items if "/again/" in item.name]
+        counted += costs(cloud, "again")
         state, _ = read_state(cloud.bucket, "again")
         assert not state.is_final, state
-    assert min(costs) > 0.99, costs
+    assert min(counted) > 0.99, counted
     assert cloud.run("kill", "--now", "again").code == 0
 
 
@@ -172,8 +153,8 @@ def test_only_the_first_machine_counts_and_one_that_goes_on_until_it_is_known(
     own.ended(run_of(cloud, tmp_path, row, up=100), over)
     assert usd(cloud, path) == 5.0
     waiting = run_of(cloud, tmp_path, job, up=100, features=[Keep(keep_warm=300)])
-    job.features["Restart"] = {}
-    restarting = run_of(cloud, tmp_path, job, up=100)
+    restarts = replace(job, features={"Restart": {}})
+    restarting = run_of(cloud, tmp_path, restarts, up=100)
     for run, state, cost in ((waiting, "RUNNING", 5.0), (restarting, "FAILED", 1.6)):
         made = own.ended(run, over)
         assert usd(cloud, path) == 5.0 and made.then
@@ -231,7 +212,7 @@ def test_of_two_submits_the_later_one_withdraws_and_damaged_sums_count_as_nothin
     noted(cloud, later, 1.0, {}, "sums")
     noted(
         cloud, second, 2.0, {"6": 0.5}, "sums"
-    )  # of its attempt before: the last one that was written
+    )  # of its attempt before: the last that was written
     cloud.bucket.delete(f"{own.prefix}sums-later")
     own.most = 1.5
     own.send(plan)

@@ -33,8 +33,7 @@ sys.exit(int(sys.argv[2]))
 def boxed(project: Path) -> Path:
     """A repository that brings its machines a docker."""
     shutil.copy(docker.__file__, project / "docker.py")
-    (project / "train.py").write_text(TRAIN)
-    commit(project)
+    commit(project, {"train.py": TRAIN})
     return project
 
 
@@ -52,11 +51,19 @@ def test_a_command_runs_in_a_container_and_hears_of_its_end(cloud: Cloud, boxed:
     assert "begun\n" in cloud.log("boxed") and "very secret" not in cloud.log("boxed")
 
 
-def push(cloud: Cloud, image: str, text: str) -> str:
-    """Give a tag of the embedded registry another image; return its digest."""
-    name, _, tag = image.partition(":")
+@pytest.fixture(scope="module")
+def image(cloud: Cloud) -> str:
+    """The name of an image in the embedded registry, to which tests push."""
+    repository = "/artifactregistry/v1/projects/berg-local/locations/us-central1/repositories"
+    cloud.call("POST", f"{repository}?repositoryId=berg", {"format": "DOCKER"})
+    return f"{cloud.config.endpoint.removeprefix('http://')}/berg-local/berg/trainer"
+
+
+def push(cloud: Cloud, image: str, tag: str, text: str) -> str:
+    """Give a tag another image; return its digest."""
     session = google.session(cloud.config.endpoint, cloud.config.credentials)
-    base, kind = f"{cloud.config.endpoint}/v2/{name}", "application/vnd.oci.image.manifest.v1+json"
+    host, _, name = image.partition("/")
+    base, kind = f"http://{host}/v2/{name}", "application/vnd.oci.image.manifest.v1+json"
     layers = []
     for content in (b"{}", text.encode()):
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
@@ -72,20 +79,15 @@ def push(cloud: Cloud, image: str, text: str) -> str:
 
 @pytest.mark.slow
 def test_machines_pull_the_image_that_the_tag_named_at_the_submit(
-    cloud: Cloud, boxed: Path
+    cloud: Cloud, boxed: Path, image: str
 ) -> None:
-    repository = "/artifactregistry/v1/projects/berg-local/locations/us-central1/repositories"
-    made = cloud.call("POST", f"{repository}?repositoryId=berg", {"format": "DOCKER"})
-    assert made
-    name = "berg-local/berg/trainer:1"
-    image = f"{cloud.config.endpoint.removeprefix('http://')}/{name}"
-    first = push(cloud, name, "first")
-    words = ["--docker", image, "--install", docker.INSTALL, "cat /root/docker.jsonl"]
+    first = push(cloud, image, "1", "first")
+    words = ["--docker", f"{image}:1", "--install", docker.INSTALL, "cat /root/docker.jsonl"]
     done = cloud.run("run", "-g", "0", "-n", "pins", *words, cwd=boxed)
-    assert f"{image} ({first[:19]}…)" in done.err and done.code == 0, done.err
-    push(cloud, name, "second")
+    assert f"{image}:1 ({first[:19]}…)" in done.err and done.code == 0, done.err
+    push(cloud, image, "1", "second")
     assert cloud.run("wait", "pins").code == 0, cloud.log("pins")
-    assert f'"pull", "--quiet", "{image}@{first}"' in cloud.log("pins")
+    assert f'"pull", "--quiet", "{image}:1@{first}"' in cloud.log("pins")
     done = cloud.run("rerun", "pins", "--dry-run", cwd=boxed)
     assert f"({first[:19]}…)" in done.out, done.out
 
@@ -95,8 +97,7 @@ def test_what_has_no_container_is_refused(cloud: Cloud, project: Path) -> None:
         (["run", "--docker", "Bad Image", "true"], "is no image"),
         (["devbox", "--docker", docker.IMAGE], "no command to run"),
     ]:
-        done = cloud.run(*words, "-g", "0", "--dry-run", cwd=project)
-        assert done.code == 1 and reason in done.err, done.err
+        cloud.fails(*words, "-g", "0", "--dry-run", says=reason, cwd=project)
 
 
 @pytest.mark.skipif(not shutil.which("docker"), reason="no docker whose help could be read")
@@ -163,17 +164,12 @@ def test_what_can_be_an_image(image: str, is_one: bool) -> None:
     assert bool(features_docker.IMAGE.fullmatch(image)) == is_one
 
 
-def test_a_registry_is_asked_for_the_digest_of_a_tag(cloud: Cloud, tmp_path: Path) -> None:
-    repository = "/artifactregistry/v1/projects/berg-local/locations/us-central1/repositories"
-    cloud.call("POST", f"{repository}?repositoryId=tags", {"format": "DOCKER"})
-    host, name = cloud.config.endpoint.removeprefix("http://"), "berg-local/tags/trainer"
-    latest, dev = (push(cloud, f"{name}:{tag}", tag) for tag in ("latest", "dev.1"))
+def test_a_registry_is_asked_for_the_digest_of_a_tag(cloud: Cloud, image: str) -> None:
     plan = plan_of(cloud, job_of("tags"))
-    for tag, digest in {"": latest, ":dev.1": dev}.items():
-        image = f"{host}/{name}{tag}"
-        assert features_docker.pinned(plan, image) == f"{image}@{digest}"
+    for tag, named in (("latest", image), ("dev.1", f"{image}:dev.1")):
+        digest = push(cloud, image, tag, tag)
+        assert features_docker.pinned(plan, named) == f"{named}@{digest}"
     assert "Careful" not in plan.rows
-    image = f"{host}/{name}:none"
-    assert features_docker.pinned(plan, image) == image
+    assert features_docker.pinned(plan, f"{image}:none") == f"{image}:none"
     assert "as its tag is then" in plan.rows["Careful"] and "404" in plan.rows["Careful"]
     assert features_docker.pinned(plan, "ghcr.io/a/b") == "ghcr.io/a/b"

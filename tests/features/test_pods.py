@@ -203,6 +203,7 @@ def test_a_patch_is_merged_as_kubernetes_does(old: Any, patch: Any, new: Any) ->
         ('{"metadata": {}}', "is no part of a pod. Give its spec"),
         ("[1]", "is no part of a pod. Give its spec"),
         ('{"spec": {"shareProcessNamespace": false}}', "shareProcessNamespace is Berg's"),
+        ('{"spec": {"restartPolicy": "Always"}}', "restartPolicy is Berg's"),
         ('{"spec": {"containers": [{"name": "main", "command": ["x"]}]}}', "command is Berg's"),
         ('{"spec": {"containers": [{"name": "main", "args": ["x"]}]}}', "args is Berg's"),
         ('{"spec": {}, "metadata": {"labels": {"berg-job": "x"}}}', "berg-job is Berg's"),

@@ -1,6 +1,5 @@
 """Several H200 machines have RoCE's networks, made once, and NCCL its variables; or TCP on all of them."""
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from berg import BergError, gce, google
 from berg import job as jobs
 from berg.features import roce
 from berg.features.roce import Roce
-from berg.job import FINAL
 
 H200 = ["-m", "2", "-t", "h200", "-g", "8", "--each"]
 ZONE = "us-central1-ai1a"
@@ -26,63 +24,27 @@ done
 mkdir -p /usr/local/gib/lib64 /usr/local/gib/scripts
 echo export NCCL_NET=gIB NCCL_IB_TC=52 OTHER=1 >/usr/local/gib/scripts/set_nccl_env.sh
 """
-PROJECT = "/compute/v1/projects/berg-local"
-
-
-def listed(cloud: Cloud, kind: str) -> list[dict[str, Any]]:
-    """What there is of a kind, in all places."""
-    if kind == "networks":
-        return list(cloud.call("GET", f"{PROJECT}/global/networks")["items"])
-    places = cloud.call("GET", f"{PROJECT}/aggregated/{kind}")["items"].values()
-    return [row for place in places for row in place.get(kind, [])]
-
-
-def ended(cloud: Cloud, job: str) -> str:
-    """The state in which a job has ended."""
-    until(lambda: cloud.state(job)["state"] in FINAL)
-    return str(cloud.state(job)["state"])
 
 
 @pytest.mark.slow
 def test_spot_machines_get_networks_variables_and_go(cloud: Cloud, project: Path) -> None:
-    (project / "setup.sh").write_text(DEVICES)
-    commit(project)
+    commit(project, {"setup.sh": DEVICES})
     words = [*H200, "--spot", "--install", "bash setup.sh", "-n", "near"]
-    done = cloud.run(
-        "run", *words, "echo $NCCL_NET $NCCL_IB_TC${OTHER-} $LD_LIBRARY_PATH", cwd=project
-    )
-    assert done.code == 0 and ended(cloud, "near") == "SUCCEEDED", done.err + cloud.log("near")
-    assert "8 x RoCE, 3,200 Gbps" in done.err and ZONE in done.err
-    assert cloud.log("near").count("gIB 52 /usr/local/gib/lib64") == 2, cloud.log("near")
-    assert {"berg-fast", f"berg-roce-{ZONE}"} <= {row["name"] for row in listed(cloud, "networks")}
-    assert sum("berg-roce" in row["name"] for row in listed(cloud, "subnetworks")) == 8
-
-
-@pytest.mark.slow
-def test_the_policy_of_a_job_goes_with_it_and_networks_are_made_once(
-    cloud: Cloud, project: Path
-) -> None:
-    end = time.monotonic() + 120
-    while time.monotonic() < end and any(
-        "near-" in row["name"] for row in listed(cloud, "instances")
-    ):
-        time.sleep(1)  # the quota is of 16
-    done = cloud.run("devbox", *H200[:-1], "--spot", "-n", "near-box", cwd=project)
-    assert done.code == 0, done.err
-    assert "near" not in [row["name"] for row in listed(cloud, "resourcePolicies")]  # it has ended
-    machines = [row for row in listed(cloud, "instances") if row["name"].startswith("near-box-")]
+    show = "echo $NCCL_NET $NCCL_IB_TC${OTHER-} $LD_LIBRARY_PATH; sleep 300"
+    done = cloud.run("run", *words, show, cwd=project)
+    assert "8 x RoCE, 3,200 Gbps" in done.err and ZONE in done.err, done.err
+    listed = google.items(cloud.config, "/aggregated/instances")
+    machines = [row for row in listed if row["name"].startswith("near-")]
     assert [len(row["networkInterfaces"]) for row in machines] == [10, 10]
-    assert all(row["resourcePolicies"][0].endswith("/near-box") for row in machines)
-    assert cloud.run("kill", "-y", "--now", "near-box").code == 0
-    assert "near-box" not in [row["name"] for row in listed(cloud, "resourcePolicies")]
-    assert [row["name"] for row in listed(cloud, "networks")].count("berg-fast") == 1
+    assert all(row["resourcePolicies"][0].endswith("/near") for row in machines)
+    until(lambda: cloud.log("near").count("gIB 52 /usr/local/gib/lib64") == 2)
+    assert cloud.run("kill", "-y", "--now", "near").code == 0
+    assert not gce.machines(cloud.config, "near") and not roce.policies(cloud.config, "near")
 
 
-def test_where_there_is_no_roce_and_what_goes_over_tcp(cloud: Cloud, project: Path) -> None:
-    dry = ["run", "--dry-run", *H200, "--spot"]
-    done = cloud.run(*dry, "-z", "us-central1-a", "true", cwd=project)
-    assert done.code == 1 and ZONE in done.err, done.err
-    done = cloud.run(*dry, "--network", "tcp", "true", cwd=project)
+def test_over_tcp_machines_need_no_roce(cloud: Cloud, project: Path) -> None:
+    words = [*H200, "--spot", "-z", "us-central1-b", "--network", "tcp", "true"]
+    done = cloud.run("run", "--dry-run", *words, cwd=project)
     assert done.code == 0 and "about a tenth" in done.out, done.err
 
 
@@ -121,9 +83,11 @@ def test_which_machines_have_roce(about: Any, network: str, is_wanted: bool, is_
 
 
 def test_the_request_of_near_machines(cloud: Cloud) -> None:
-    job = pair(name="requested")
+    job, before = pair(name="requested"), pair(name="before")
     plan = plan_of(cloud, job)
-    jobs.write_state(cloud.bucket, state_of(job, "FAILED"), 0)
+    roce.near(cloud.config, before, plan.request, ZONE)
+    for each in (before, job):
+        jobs.write_state(cloud.bucket, state_of(each, "FAILED"), 0)
     made = roce.near(cloud.config, job, plan.request, ZONE)
     first, fast, *rails = made["networkInterfaces"]
     assert first == plan.request["networkInterfaces"][0]
@@ -134,17 +98,18 @@ def test_the_request_of_near_machines(cloud: Cloud) -> None:
     assert [row["subnetwork"][-1] for row in rails] == [*"01234567"]
     assert {row["network"].rpartition("/")[2] for row in rails} == {f"berg-roce-{ZONE}"}
     assert made["resourcePolicies"] == ["requested"]
-    (policy,) = roce.policies(cloud.config, "requested")
+    (policy,) = roce.policies(cloud.config)  # that of a job that has ended is gone
+    assert policy["name"] == "requested"
     assert policy["groupPlacementPolicy"] == {"collocation": "COLLOCATED"}
     queued = {**plan.request, "scheduling": {"provisioningModel": "FLEX_START"}}
     bound = {**plan.request, "reservationAffinity": {"key": "x"}}
     for request in (queued, bound):
         assert "resourcePolicies" not in roce.near(cloud.config, job, request, ZONE)
-    ranges = {row["name"]: row["ipCidrRange"] for row in listed(cloud, "subnetworks")}
+    subnetworks = google.items(cloud.config, "/aggregated/subnetworks")
+    ranges = {row["name"]: row["ipCidrRange"] for row in subnetworks}
     assert ranges["berg-fast"] == "192.168.64.0/22"
     assert ranges[f"berg-roce-{ZONE}-1"] == "192.168.136.0/21"
-    (network,) = [row for row in listed(cloud, "networks") if row["name"] == "berg-fast"]
-    assert network["mtu"] == 8896
+    assert google.find(cloud.config, "/global/networks/berg-fast")["mtu"] == 8896
     Roce(network="tcp").forget(cloud.config, job)
     Roce().forget(cloud.config, pair(name="requested"))  # another job of the name
     assert roce.policies(cloud.config, "requested")

@@ -18,11 +18,6 @@ from berg.worker import Ending
 SHOW = 'test "$TOKEN" = "$EXPECTED-x" && echo "<$LOGIN>"'
 
 
-def secrets(cloud: Cloud) -> list[str]:
-    listed = cloud.call("GET", "/secretmanager/v1/projects/berg-local/secrets").get("secrets", [])
-    return [row["name"].rpartition("/")[2] for row in listed]
-
-
 def test_each_secret_reaches_what_it_is_for_and_is_in_no_object(
     cloud: Cloud, project: Path
 ) -> None:
@@ -36,7 +31,7 @@ def test_each_secret_reaches_what_it_is_for_and_is_in_no_object(
     assert "<>" in cloud.log("kept"), "the command has the secret of the installation"
     told = [done.out, done.err, *(cloud.read(name).decode("latin1") for name in cloud.names())]
     assert not any("hunter2-x" in text or "open-sesame" in text for text in told)
-    assert not [name for name in secrets(cloud) if name.startswith("berg-kept")]
+    assert not cloud.secrets("kept")
 
 
 @pytest.mark.slow
@@ -45,30 +40,30 @@ def test_a_killed_job_leaves_none_and_is_given_its_secrets_again(
 ) -> None:
     words = ["run", "-g", "0", "-n", "gone", "--secret", "TOKEN", "sleep 300"]
     assert cloud.run(*words, cwd=project, TOKEN="x").code == 0
-    (own,) = [name for name in secrets(cloud) if name.startswith("berg-gone-")]
+    assert len(cloud.secrets("gone")) == 1
     look = 'while [ -z "$TOKEN" ]; do . /dev/shm/berg-*-gone.sh; sleep 1; done 2>/dev/null; echo "<$TOKEN>"'
     assert cloud.run("ssh", "gone", "--", f"timeout 60 bash -c {shlex.quote(look)}").out == "<x>\n"
     assert cloud.run("kill", "-y", "--now", "gone").code == 0
-    assert own not in secrets(cloud)
+    assert not cloud.secrets("gone")
     for words in (["rerun", "gone"], ["run", "--resume", "gone"]):
-        done = cloud.run(*words, "--dry-run", cwd=project, TOKEN="x")
-        assert done.code == 1 and "Add: --secret TOKEN" in done.err
+        cloud.fails(*words, "--dry-run", says="Add: --secret TOKEN", cwd=project, TOKEN="x")
         done = cloud.run(*words, "--dry-run", "--secret", "TOKEN", cwd=project, TOKEN="x")
         assert done.code == 0 and "TOKEN" in done.out, done.err
 
 
 def test_what_cannot_be_a_secret_is_refused(cloud: Cloud, project: Path) -> None:
     (project / "pyproject.toml").write_text('[tool.berg]\nsecret = ["KEY=/etc/passwd"]\n')
-    run = ["run", "-g", "0", "--dry-run"]
+    (project / "long").write_text("x" * (64 << 10))
     for words, reason in [
         (["--secret", "NOT_SET_HERE"], "there is no variable NOT_SET_HERE"),
         (["--secret", "TOKEN=/no/such/file"], "cannot read /no/such/file"),
         (["--secret", "BERG_JOB"], "BERG_"),
         (["--secret", "TOKEN", "--env", "TOKEN=1"], "TOKEN has two values"),
+        (["--secret", f"LONG={project}/long"], "at most 65536 bytes"),
         ([], "are needed again"),  # a repository chooses no file of this computer
     ]:
-        done = cloud.run(*run, *words, "true", cwd=project, TOKEN="x")
-        assert done.code == 1 and reason in done.err, done.err
+        run = ["run", "-g", "0", "--dry-run", *words, "true"]
+        cloud.fails(*run, says=reason, cwd=project, TOKEN="x")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
@@ -174,32 +169,20 @@ def test_a_secret_is_for_the_machines_account_alone_and_goes_by_itself(cloud: Cl
     own = secret.Secrets(values={"TOKEN": "x"}, is_mounted=True)
     own.forget(cloud.config, job)
     own.send(plan_of(cloud, job))
-    assert name not in secrets(cloud), "a pod has them without Secret Manager"
+    assert not cloud.secrets("apart"), "a pod has them without Secret Manager"
     assert not secret.delete(cloud.config, name)
 
 
-def test_who_may_not_keep_secrets_hears_whom_to_ask(cloud: Cloud, tmp_path: Path) -> None:
+def test_who_may_not_keep_secrets_hears_whom_to_ask(
+    cloud: Cloud, tmp_path: Path, faults: Any
+) -> None:
     job = job_of("forbidden")
-    fault = {"method": "secretmanager.*", "status": 403, "times": 3}
-    cloud.call("POST", "/_berg/faults", fault)
-    try:
-        with pytest.raises(BergError, match="roles/secretmanager.admin"):
-            secret.store(cloud.config, job, secret.secret_id(job), {"A": "b"})
-    finally:
-        cloud.call("DELETE", "/_berg/faults")
+    run = run_of(cloud, tmp_path, job)
     with pytest.raises(BergError, match="cannot be read"):
-        secret.fetch(run_of(cloud, tmp_path, job), "berg-none")
-    cloud.call("POST", "/_berg/faults", {"method": "secretmanager.*", "status": 400, "times": 1})
-    try:
-        run = run_of(cloud, tmp_path, job)
-        assert secret.discard(run, "berg-none") is False
-        assert "stay until Google deletes them" in run.log.read_text()
-    finally:
-        cloud.call("DELETE", "/_berg/faults")
-
-
-def test_a_job_has_so_many_bytes_of_secrets(cloud: Cloud, project: Path, tmp_path: Path) -> None:
-    (tmp_path / "long").write_text("x" * (64 << 10))
-    words = ["-g", "0", "--dry-run", "--secret", f"LONG={tmp_path}/long", "true"]
-    done = cloud.run("run", *words, cwd=project)
-    assert done.code == 1 and "at most 65536 bytes" in done.err, done.err
+        secret.fetch(run, "berg-none")
+    faults("secretmanager.*", status=400, times=1)
+    assert secret.discard(run, "berg-none") is False
+    assert "stay until Google deletes them" in run.log.read_text()
+    faults("secretmanager.*", status=403, times=3)
+    with pytest.raises(BergError, match="roles/secretmanager.admin"):
+        secret.store(cloud.config, job, secret.secret_id(job), {"A": "b"})

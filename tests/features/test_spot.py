@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import BERG, Cloud, until
@@ -14,8 +15,10 @@ from inside import job_of, plan_of, run_of
 from berg import gce, google
 from berg import job as jobs
 from berg.features import spot
-from berg.run import Plan
+from berg.features.ssd import Ssd
 from berg.worker import Ending
+
+GROUPS = "/compute/v1/projects/berg-local/regions/us-central1/instanceGroupManagers"
 
 
 @pytest.mark.slow
@@ -32,71 +35,56 @@ def test_files_that_a_restart_will_not_find_are_named_while_it_runs(
 
 @pytest.mark.slow
 def test_a_job_whose_machine_google_took_is_not_lost_while_there_is_no_room(
-    cloud: Cloud, project: Path
+    cloud: Cloud, project: Path, no_room: Any
 ) -> None:
     late = "import berg.job; berg.job.SILENT = 0; from berg.cli import main; main()"
     words = ["-n", "comes-back", "--spot", "sleep 300"]
     assert cloud.run("run", "-g", "0", *words, cwd=project).code == 0
-    until(lambda: b'"RUNNING"' in cloud.read(".berg/jobs/comes-back_state.json"))
-    cloud.call("POST", "/_berg/stockout", {})
-    try:
-        (machine,) = gce.machines(cloud.config, "comes-back")
-        cloud.call("POST", f"/_berg/instances/{machine.name}/crash", {})
-        until(lambda: not any(each.is_on for each in gce.machines(cloud.config, "comes-back")))
-        words = [sys.executable, "-c", late, "list", "--json"]
-        listed = subprocess.check_output(words, env=cloud.env)
-    finally:
-        cloud.call("POST", "/_berg/stockout", {"on": False})
+    until(lambda: cloud.state("comes-back")["state"] == "RUNNING")
+    no_room()
+    (machine,) = gce.machines(cloud.config, "comes-back")
+    cloud.call("POST", f"/_berg/instances/{machine.name}/crash", {})
+    until(lambda: not any(each.is_on for each in gce.machines(cloud.config, "comes-back")))
+    words = [sys.executable, "-c", late, "list", "--json"]
+    listed = subprocess.check_output(words, env=cloud.env)
+    no_room(on=False)
     (row,) = [row for row in json.loads(listed) if row["name"] == "comes-back"]
     assert row["state"] == "RUNNING", row
-    cloud.call("POST", "/_berg/stockout", {"zone": machine.zone})  # there is room in others
-    try:
-        until(lambda: any(each.is_on for each in gce.machines(cloud.config, "comes-back")))
-        (other,) = gce.machines(cloud.config, "comes-back")
-        assert other.zone != machine.zone
-    finally:
-        cloud.call("POST", "/_berg/stockout", {"on": False})
+    no_room(zone=machine.zone)
+    until(lambda: any(each.is_on for each in gce.machines(cloud.config, "comes-back")))
+    (other,) = gce.machines(cloud.config, "comes-back")
+    assert other.zone != machine.zone
     assert cloud.run("kill", "-y", "--now", "comes-back").code == 0
 
 
 @pytest.mark.slow
 def test_a_submit_that_slept_leaves_its_job_alone_that_has_ended(
-    cloud: Cloud, project: Path
+    cloud: Cloud, project: Path, faults: Any
 ) -> None:
-    words = [*BERG, "run", "-g", "0", "--spot"]
+    words = [*BERG, "run", "-g", "0", "--spot", "-n", "sleeper", "echo done"]
     pipes = {"cwd": project, "env": cloud.env, "stderr": subprocess.PIPE, "text": True}
-    groups = f"/compute/v1/projects/{cloud.config.project}/aggregated/instanceGroupManagers"
-    slow = {
-        "method": "compute.regionInstanceGroupManagers.insert",
-        "delay": 3,
-        "after_handler": True,
-    }
-    cloud.call("POST", "/_berg/faults", slow)
-    with subprocess.Popen([*words, "-n", "sleeper", "echo done"], **pipes) as laptop:
+    groups = "/aggregated/instanceGroupManagers"
+    faults("compute.regionInstanceGroupManagers.insert", delay=3, after_handler=True)
+    with subprocess.Popen(words, **pipes) as laptop:
         until(lambda: any(each["hits"] for each in cloud.call("GET", "/_berg/faults")["faults"]))
         laptop.send_signal(signal.SIGSTOP)
         assert cloud.run("wait", "sleeper").code == 0, cloud.log("sleeper")
-        until(lambda: "sleeper" not in json.dumps(cloud.call("GET", groups)))
+        until(lambda: "sleeper" not in str([*google.items(cloud.config, groups)]))
         cloud.call("DELETE", "/_berg/faults")
         laptop.send_signal(signal.SIGCONT)
         said = laptop.communicate()[1]
     assert laptop.returncode == 1 and "sleeper is SUCCEEDED by now" in said, said
-    assert json.loads(cloud.run("show", "sleeper", "--json").out)["state"] == "SUCCEEDED"
+    assert cloud.shown("sleeper")["state"] == "SUCCEEDED"
 
 
 def test_a_group_makes_its_machine_when_its_account_is_known(cloud: Cloud, project: Path) -> None:
-    region = (
-        f"{cloud.config.endpoint}/compute/v1/projects/{cloud.config.project}/regions/us-central1"
-    )
-    listing = f"{region}/instanceGroupManagers/early/listManagedInstances"
     cloud.call("POST", "/_berg/settings", {"account_delay": 1e6})
     words = [*BERG, "run", "-g", "0", "-n", "early", "--spot", "true"]
 
     def is_refused() -> bool:
         with contextlib.suppress(google.GoogleError):
-            return "serviceAccount" in str(
-                google.call(cloud.config, "POST", listing, requestId=None)
-            )
+            found = cloud.call("POST", f"{GROUPS}/early/listManagedInstances")
+            return "serviceAccount" in str(found)
         return False
 
     try:
@@ -165,71 +153,52 @@ def test_which_errors_of_a_group_are_waited_for(error: dict[str, str], comes: bo
     assert spot.may_come(error) == comes
 
 
-def complete(cloud: Cloud, plan: Plan) -> None:
-    """Add to a request what a submit adds."""
-    image = "projects/deeplearning-platform-release/global/images/family"
-    disk = plan.request["disks"][0]["initializeParams"]
-    disk["sourceImage"] = f"{image}/{cloud.config.default_image.partition('/')[2]}"
-    told = gce.metadata(cloud.config, plan.job, "ssh-ed25519 AAAA")
-    plan.request["metadata"] = {"items": [{"key": key, "value": told[key]} for key in told]}
-
-
 @pytest.mark.parametrize("machines", [1, 3])
 def test_a_group_is_that_of_its_job_and_goes_alone(
-    cloud: Cloud, monkeypatch: pytest.MonkeyPatch, machines: int
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch, no_room: Any, machines: int
 ) -> None:
     monkeypatch.setattr(spot, "ANSWER", 0)
-    job = job_of(f"grouped{machines}", machines=machines, returns=True)
+    user = cloud.config.user
+    job = job_of(f"grouped{machines}", machines=machines, returns=True, user=user)
     plan = plan_of(cloud, job)
-    complete(cloud, plan)
+    Ssd(local_ssd=1).change(plan)
+    images, family = cloud.config.default_image.split("/")
+    image = f"projects/{images}/global/images/family/{family}"
+    plan.request["disks"][0]["initializeParams"]["sourceImage"] = image
+    told = gce.metadata(cloud.config, job, "ssh-ed25519 AAAA")
+    plan.request["metadata"] = {"items": [{"key": key, "value": told[key]} for key in told]}
     zones = ["us-central1-b", "us-central1-c", "us-east1-b"]
-    cloud.call("POST", "/_berg/stockout", {})
-    try:
-        said: list[str] = []
-        assert spot.create_group(cloud.config, job, plan.request, zones, said.append) == ""
-        assert "no room now" in said[-1] and "us-east1" not in said[0]
-        (group,) = spot.groups(cloud.config, job)
-        assert (group["name"], spot.made_for(group)) == (job.name, job.sha256)
-        path = (
-            f"/compute/v1/projects/berg-local/regions/us-central1/instanceGroupManagers/{job.name}"
-        )
-        made = cloud.call("GET", path)
-        assert made["distributionPolicy"]["targetShape"] == (
-            "ANY" if machines == 1 else "ANY_SINGLE_ZONE"
-        )
-        assert [row["zone"][-1] for row in made["distributionPolicy"]["zones"]] == ["b", "c"]
-        assert made["updatePolicy"]["type"] == "OPPORTUNISTIC"
-        rows = cloud.call("POST", f"{path}/listManagedInstances")["managedInstances"]
-        if machines > 1:
-            assert sorted(row["name"] for row in rows) == job.machine_names
-        assert len(rows) == machines
-        again, own = spot.make_template(cloud.config, plan.request)
-        assert made["instanceTemplate"].endswith(again.rpartition("/")[2]), (
-            "jobs of a kind share one"
-        )
-        assert own == {"berg-job": job.name, "berg-job-sha256": job.sha256}
-        shown = cloud.call("GET", f"/compute/v1/{again}")["properties"]
-        items = {row["key"]: row["value"] for row in shown["metadata"]["items"]}
-        assert not items.keys() & own.keys() and items["berg-bucket"] == cloud.config.bucket
-        assert "berg-job" not in shown["labels"] and shown["labels"]["berg"] == "1"
-        other = job_of(job.name, machines=machines, returns=True)
-        spot.Spot().forget(cloud.config, other)
-        job.returns = False
-        spot.Spot().forget(cloud.config, job)
-        job.returns = True
-        assert spot.groups(cloud.config, job), "another job has the name, or it has no group"
-        spot.Spot().forget(cloud.config, job)
-        assert not spot.groups(cloud.config, job)
-    finally:
-        cloud.call("POST", "/_berg/stockout", {"on": False})
-
-
-def test_a_template_has_all_disks_of_the_machine(cloud: Cloud) -> None:
-    plan = plan_of(cloud, job_of("disks", returns=True))
-    complete(cloud, plan)
-    kind = {"diskType": "local-ssd"}
-    ssd = {"type": "SCRATCH", "interface": "NVME", "autoDelete": True, "initializeParams": kind}
-    plan.request["disks"].append(ssd)
-    path, _ = spot.make_template(cloud.config, plan.request)
-    made = cloud.call("GET", f"/compute/v1/{path}")["properties"]["disks"]
-    assert [disk.get("type", "PERSISTENT") for disk in made] == ["PERSISTENT", "SCRATCH"]
+    no_room()
+    said: list[str] = []
+    assert spot.create_group(cloud.config, job, plan.request, zones, said.append) == ""
+    assert "no room now" in said[-1] and "us-east1" not in said[0]
+    (group,) = spot.groups(cloud.config, job)
+    assert (group["name"], spot.made_for(group)) == (job.name, job.sha256)
+    path = f"{GROUPS}/{job.name}"
+    made = cloud.call("GET", path)
+    assert made["distributionPolicy"]["targetShape"] == (
+        "ANY" if machines == 1 else "ANY_SINGLE_ZONE"
+    )
+    assert [row["zone"][-1] for row in made["distributionPolicy"]["zones"]] == ["b", "c"]
+    assert made["updatePolicy"]["type"] == "OPPORTUNISTIC"
+    rows = cloud.call("POST", f"{path}/listManagedInstances")["managedInstances"]
+    if machines > 1:
+        assert sorted(row["name"] for row in rows) == job.machine_names
+    assert len(rows) == machines
+    again, own = spot.make_template(cloud.config, plan.request)
+    assert made["instanceTemplate"].endswith(again.rpartition("/")[2]), "jobs of a kind share one"
+    assert own == {"berg-job": job.name, "berg-job-sha256": job.sha256}
+    shown = cloud.call("GET", f"/compute/v1/{again}")["properties"]
+    items = {row["key"]: row["value"] for row in shown["metadata"]["items"]}
+    assert not items.keys() & own.keys() and items["berg-bucket"] == cloud.config.bucket
+    assert "berg-job" not in shown["labels"] and shown["labels"]["berg"] == "1"
+    disks = [disk.get("type", "PERSISTENT") for disk in shown["disks"]]
+    assert disks == ["PERSISTENT", "SCRATCH"]
+    other = job_of(job.name, machines=machines, returns=True)
+    spot.Spot().forget(cloud.config, other)
+    job.returns = False
+    spot.Spot().forget(cloud.config, job)
+    job.returns = True
+    assert spot.groups(cloud.config, job), "another job has the name, or it has no group"
+    spot.Spot().forget(cloud.config, job)
+    assert not spot.groups(cloud.config, job)

@@ -9,7 +9,7 @@ import pytest
 from conftest import Cloud, until
 from inside import job_of, plan_of, run_of
 
-from berg import BergError
+from berg import BergError, gce, google
 from berg.features import tpu
 from berg.job import FINAL
 from berg.worker import Ending
@@ -17,36 +17,38 @@ from berg.worker import Ending
 WORKER = "python3 -c 'import os; print(*[os.environ[n] for n in \"TPU_WORKER_ID BERG_NODE_RANK MASTER_ADDR TPU_WORKER_HOSTNAMES\".split()])'"
 
 
-def groups(cloud: Cloud) -> list[str]:
-    found = cloud.call("GET", "/compute/v1/projects/berg-local/aggregated/instanceGroupManagers")
-    return [
-        row["name"]
-        for place in found["items"].values()
-        for row in place.get("instanceGroupManagers", [])
-    ]
+def is_gone(cloud: Cloud, job: str) -> bool:
+    """Whether there is no machine of a job, and no group."""
+    groups = google.items(cloud.config, "/aggregated/instanceGroupManagers")
+    return job not in [row["name"] for row in groups] and not gce.machines(cloud.config, job)
 
 
-def machines(cloud: Cloud, job: str) -> list[str]:
-    return sorted(row["name"] for row in cloud.call("GET", "/_berg/instances")["instances"]
-            if row["labels"]["berg-job"] == job)  # fmt: skip
+def ended(cloud: Cloud, job: str) -> dict[str, Any]:
+    """The state in which a job ends."""
+    until(lambda: cloud.state(job)["state"] in FINAL)
+    return cloud.state(job)
 
 
 @pytest.mark.parametrize(
-    ("text", "machine_type", "hosts"),
+    ("text", "name", "machine_type", "hosts"),
     [
-        ("v6e-1", "ct6e-standard-1t", 1),
-        ("v6e-4", "ct6e-standard-4t", 1),
-        ("v6e-8", "ct6e-standard-4t", 2),
-        ("v6e-4x4", "ct6e-standard-4t", 4),
-        ("V5P-2x2x1", "ct5p-hightpu-4t", 1),
-        ("v5p-8x8x12", "ct5p-hightpu-4t", 192),
-        ("tpu7x-2x2x2", "tpu7x-standard-4t", 2),
-        ("ct6e-standard-8t", "ct6e-standard-8t", 1),
+        ("v6e-1", "v6e-1x1", "ct6e-standard-1t", 1),
+        ("v6e-4", "v6e-2x2", "ct6e-standard-4t", 1),
+        ("v6e-8", "v6e-2x4", "ct6e-standard-4t", 2),
+        ("v6e-4x4", "v6e-4x4", "ct6e-standard-4t", 4),
+        ("V5P-2x2x1", "v5p-2x2x1", "ct5p-hightpu-4t", 1),
+        ("v5p-4x4x4", "v5p-4x4x4", "ct5p-hightpu-4t", 16),
+        ("v5p-8x8x12", "v5p-8x8x12", "ct5p-hightpu-4t", 192),
+        ("v5p-12x12x16", "v5p-12x12x16", "ct5p-hightpu-4t", 576),
+        ("tpu7x-2x2x2", "tpu7x-2x2x2", "tpu7x-standard-4t", 2),
     ],
 )
-def test_names(text: str, machine_type: str, hosts: int) -> None:
+def test_a_name_says_what_the_machines_are(
+    text: str, name: str, machine_type: str, hosts: int
+) -> None:
     found = tpu.parse(text)
-    assert (found.machine_type, found.hosts) == (machine_type, hosts)
+    assert (found.name, found.machine_type, found.hosts) == (name, machine_type, hosts)
+    assert name == f"{found.family}-{found.topology}"
 
 
 @pytest.mark.parametrize(
@@ -57,8 +59,10 @@ def test_names(text: str, machine_type: str, hosts: int) -> None:
         ("v5p-16", "v5p-2x2x2, v5p-2x2x4"),
         ("v6e-4x3", "v6e has 1x1"),
         ("v5p-8x4x4", "larger cubes"),
+        ("v5p-4x4x6", "larger cubes"), ("v5p-16x8x4", "larger cubes"),
+        ("v6e-12x12x12", "v6e has 1x1"), ("v5p-8", "v5p-2x2x1, v5p-2x2x2"),
     ],
-)
+)  # fmt: skip
 def test_names_that_mean_nothing_or_two_things(text: str, reason: str) -> None:
     with pytest.raises(BergError, match=reason):
         tpu.parse(text)
@@ -66,35 +70,29 @@ def test_names_that_mean_nothing_or_two_things(text: str, reason: str) -> None:
 
 @pytest.mark.slow
 def test_a_slice_runs_the_command_on_each_worker_and_goes(cloud: Cloud, project: Path) -> None:
-    done = cloud.run("run", "--tpu", "v6e-8", "-n", "pod", WORKER, cwd=project)
-    assert done.code == 0, done.err
-    until(lambda: cloud.state("pod")["state"] in FINAL)
-    assert cloud.state("pod")["state"] == "SUCCEEDED", cloud.log("pod")
+    done = cloud.ok("run", "--tpu", "v6e-8", "-n", "pod", WORKER, cwd=project)
+    assert ended(cloud, "pod")["state"] == "SUCCEEDED", cloud.log("pod")
     assert "v6e-2x4, 8 chips: 2 machines together" in done.err
     records = [json.loads(cloud.read(f".berg/machines/pod/{rank}.json")) for rank in (0, 1)]
     addresses = [row["address"] for row in sorted(records, key=lambda row: row["worker"])]
     said = dict(re.findall(r"^(\d) (\d \S+ \S+)$", cloud.log("pod"), re.M))
     assert said == {n: f"{n} {addresses[0]} {','.join(addresses)}" for n in "01"}
     assert [row["worker"] for row in records] != [0, 1]  # so that their order mattered
-    until(lambda: "pod" not in groups(cloud) and not machines(cloud, "pod"))
+    until(lambda: is_gone(cloud, "pod"))
 
 
 def test_a_zone_without_room_leaves_nothing_and_the_next_one_is_tried(
-    cloud: Cloud, project: Path
+    cloud: Cloud, project: Path, no_room: Any
 ) -> None:
     zones = ["-z", "us-east5-a", "-z", "us-east5-b"]
-    cloud.call("POST", "/_berg/stockout", {"zone": "us-east5-a"})
-    try:
-        words = ["--spot", *zones, "-n", "one", "sleep 60"]
-        done = cloud.run("run", "--tpu", "v6e-1", *words, cwd=project)
-        assert done.code == 0 and "Created one in us-east5-b" in done.err, done.err
-        assert "one" not in groups(cloud)  # it does not come back
-        cloud.call("POST", "/_berg/stockout", {"zone": "us-east5-b"})
-        done = cloud.run("run", "--tpu", "v6e-2x4", *zones, "-n", "no-pod", "true", cwd=project)
-        assert done.code == 1 and "us-east5-b: out of stock" in done.err, done.err
-        assert "no-pod" not in groups(cloud) and not cloud.read(".berg/jobs/no-pod_state.json")
-    finally:
-        cloud.call("POST", "/_berg/stockout", {"on": False})
+    no_room(zone="us-east5-a")
+    words = ["--spot", *zones, "-n", "one", "sleep 60"]
+    done = cloud.run("run", "--tpu", "v6e-1", *words, cwd=project)
+    assert done.code == 0 and "Created one in us-east5-b" in done.err, done.err
+    no_room(zone="us-east5-b")
+    words = ["--tpu", "v6e-2x4", *zones, "-n", "no-pod", "true"]
+    cloud.fails("run", *words, says="us-east5-b: out of stock", cwd=project)
+    assert is_gone(cloud, "no-pod") and not cloud.state("no-pod")
     assert cloud.run("kill", "-y", "--now", "one").code == 0
 
 
@@ -105,26 +103,20 @@ def test_a_slice_that_loses_a_machine_ends_and_is_resumed(cloud: Cloud, project:
     assert cloud.run("run", *words, loop, cwd=project).code == 0
     until(lambda: cloud.names("berg_results/lost/kept"))
     cloud.call("POST", "/_berg/instances/lost-1/preempt", {"notice": 5})
-    until(lambda: cloud.state("lost")["state"] in FINAL)
-    assert "lost-1: Google took the machine" in cloud.state("lost")["reason"]
-    until(lambda: not machines(cloud, "lost"))
-    done = cloud.run("run", "--resume", "lost", cwd=project)
-    until(lambda: cloud.state("lost")["state"] == "SUCCEEDED")
-    assert done.code == 0 and cloud.log("lost").count("\nsaved\n") == 2, done.err + cloud.log(
-        "lost"
-    )
+    assert "lost-1: Google took the machine" in ended(cloud, "lost")["reason"]
+    until(lambda: is_gone(cloud, "lost"))
+    assert cloud.run("run", "--resume", "lost", "--wait", cwd=project).code == 0
+    assert cloud.log("lost").count("\nsaved\n") == 2, cloud.log("lost")
 
 
 @pytest.mark.slow
 def test_a_devbox_slice_does_not_stop_and_is_killed_as_a_whole(cloud: Cloud, project: Path) -> None:
     done = cloud.run("devbox", "--tpu", "v5p-2x2x2", "-n", "pod-box", cwd=project)
     assert done.code == 0 and "cannot be switched off" in done.err, done.err
-    assert machines(cloud, "pod-box") == ["pod-box-0", "pod-box-1"]
-    done = cloud.run("stop", "pod-box")
-    assert done.code == 1 and "berg kill pod-box" in done.err, done.err
+    cloud.fails("stop", "pod-box", says="berg kill pod-box")
     until(lambda: cloud.state("pod-box")["state"] == "RUNNING")
     assert cloud.run("kill", "-y", "pod-box").code == 0
-    assert "pod-box" not in groups(cloud) and not machines(cloud, "pod-box")
+    assert is_gone(cloud, "pod-box")
 
 
 def test_what_does_not_go_with_tpus_is_refused(cloud: Cloud, project: Path) -> None:
@@ -135,69 +127,66 @@ def test_what_does_not_go_with_tpus_is_refused(cloud: Cloud, project: Path) -> N
         (["--tpu", "v6e-4x4", "-m", "4"], "Leave out --machines"),
         (["--tpu", "v6e-4x4", "--grid", "x=1,2"], "a row of a sweep has one"),
         (["--tpu", "v6e-4x4", "--reservation", "ours"], "no --reservation"),
-        (["--tpu", "v6e-1", "--flex", "--queue-timeout", "1h"], "no --queue-timeout"),
     ]:
-        done = cloud.run("run", "--dry-run", *words, "echo {x}", cwd=project)
-        assert done.code == 1 and reason in done.err, done.err
+        cloud.fails("run", "--dry-run", *words, "echo {x}", says=reason, cwd=project)
 
 
 @pytest.mark.slow
 def test_the_loss_of_the_first_machine_is_said_by_the_next_and_the_group_goes(
     cloud: Cloud, project: Path
 ) -> None:
-    done = cloud.run("run", "--tpu", "v6e-2x4", "-n", "headless", "sleep 300", cwd=project)
-    assert done.code == 0, done.err
+    cloud.ok("run", "--tpu", "v6e-2x4", "-n", "headless", "sleep 300", cwd=project)
     until(lambda: cloud.state("headless")["state"] == "RUNNING")
     path = ".berg/machines/headless/0.json"
     record = {**json.loads(cloud.read(path)), "phase": "replaced"}  # sooner than by its silence
     cloud.call("POST", "/_berg/instances/headless-0/crash", {})
     cloud.bucket.write(path, b"", about={"record": json.dumps(record)})
-    until(lambda: cloud.state("headless")["state"] in FINAL)
-    last = cloud.state("headless")
+    last = ended(cloud, "headless")
     assert last["state"] == "FAILED" and "headless-0 was lost" in last["reason"], last
-    until(lambda: "headless" not in groups(cloud) and not machines(cloud, "headless"))
+    until(lambda: is_gone(cloud, "headless"))
 
 
 @pytest.mark.parametrize(
-    ("text", "features", "about", "says"),
+    ("text", "features", "cmd", "disk", "says"),
     [
-        ("v6e-1", [], {}, ["v6e-1x1, 1 chips"]),
-        ("v6e-4x4", [], {}, ["16 chips: 4 machines together; none is made again"]),
-        ("v5p-8x8x12", [], {}, ["Google's table has no 8x8x12"]),
-        ("tpu7x-2x2x1", ["Spot"], {}, ["tpu7x so only to projects it let in"]),
-        ("tpu7x-2x2x1", ["Flex"], {}, ["tpu7x so only to projects it let in"]),
-        ("v6e-2x4", [], {"cmd": ""}, ["they cannot be switched off"]),
+        ("v6e-1", {}, "true", "hyperdisk-balanced", "v6e-1x1, 1 chips"),
+        ("v6e-4x4", {}, "true", "hyperdisk-balanced", "v6e-4x4, 16 chips: 4 machines TOGETHER"),
+        ("v5p-8x8x12", {}, "true", "pd-balanced",
+         "v5p-8x8x12, 768 chips: 192 machines TOGETHER; Google's table has no 8x8x12, and may refuse it"),
+        ("tpu7x-2x2x1", {}, "true", "hyperdisk-balanced", "tpu7x-2x2x1, 4 chips"),
+        ("tpu7x-2x2x1", {"Spot": {}}, "true", "hyperdisk-balanced",
+         "tpu7x-2x2x1, 4 chips; Google gives tpu7x so only to projects it let in"),
+        ("tpu7x-2x2x1", {"Flex": {"flex": True}}, "true", "hyperdisk-balanced",
+         "tpu7x-2x2x1, 4 chips; Google gives tpu7x so only to projects it let in"),
+        ("v6e-1", {"Flex": {"reservation": "ours"}}, "true", "hyperdisk-balanced",
+         "v6e-1x1, 1 chips"),
+        ("v6e-2x4", {"Flex": {"flex": True}}, "", "hyperdisk-balanced",
+         "v6e-2x4, 8 chips: 2 machines TOGETHER; they cannot be switched off, and have no disk that stays"),
     ],
-)
+)  # fmt: skip
 def test_the_plan_says_what_tpus_mean(
-    text: str, features: list[str], about: dict[str, Any], says: list[str]
+    text: str, features: Any, cmd: str, disk: str, says: str
 ) -> None:
     wanted = tpu.parse(text)
-    features_ = {name: {} for name in features}
-    about = {"machine_type": wanted.machine_type, "machines": wanted.hosts, **about}
-    plan = plan_of(None, job_of("tpus", features=features_, **about))
+    about = {"machine_type": wanted.machine_type, "machines": wanted.hosts, "features": features}
+    plan = plan_of(None, job_of("tpus", cmd, **about))
     tpu.Tpu(tpu=text).change(plan)
-    phrases = ["machines together", "has no", "let in", "switched off"]
-    told = plan.rows["TPUs"]
-    assert all(part in told for part in says), told
-    assert all((each in told) == any(each in part for part in says) for each in phrases[1:]), told
+    together = "together; none is made again when lost"
+    assert plan.rows["TPUs"] == says.replace("TOGETHER", together)
     assert plan.create is tpu.create and plan.job.gpu_type == text
     scheduling, interface = plan.request["scheduling"], plan.request["networkInterfaces"][0]
     assert scheduling["onHostMaintenance"] == "TERMINATE" and interface["nicType"] == "GVNIC"
-    disk = "pd-balanced" if text[:3] == "v5p" else "hyperdisk-balanced"
     assert plan.request["disks"][0]["initializeParams"]["diskType"] == disk
     assert "advancedMachineFeatures" not in plan.request
-    is_box = about.get("cmd") == ""
-    assert (plan.request["labels"]["berg-kind"] == "job") and (
-        scheduling["instanceTerminationAction"] == "DELETE"
-    ), is_box
+    assert plan.request["labels"]["berg-kind"] == "job"
+    assert scheduling["instanceTerminationAction"] == "DELETE"
 
 
 def test_eight_chips_of_one_machine_have_a_thread_for_each_core() -> None:
     plan = plan_of(None, job_of("eight", machine_type=tpu.EIGHT))
     tpu.Tpu(tpu=tpu.EIGHT).change(plan)
     assert plan.request["advancedMachineFeatures"] == {"threadsPerCore": 1}
-    assert "machines together" not in plan.rows["TPUs"] and "no 2x4" not in plan.rows["TPUs"]
+    assert plan.rows["TPUs"] == "v6e-2x4, 8 chips"
 
 
 @pytest.mark.parametrize(
@@ -206,34 +195,13 @@ def test_eight_chips_of_one_machine_have_a_thread_for_each_core() -> None:
         ("v6e-1", "Flex", {"queue_timeout": 60.0}, "no --queue-timeout"),
         ("v6e-1", "Flex", {"wait_for_capacity": True}, "no --wait-for-capacity"),
         ("v6e-1", "Ssd", {"local_ssd": 1}, "no --local-ssd"),
-        ("v6e-2x4", "Flex", {"reservation": "ours"}, "no --reservation"),
-        ("v6e-1", "Flex", {"reservation": "ours"}, ""),
-        ("v6e-2x4", "Flex", {"flex": True}, ""),
     ],
 )
 def test_what_tpus_do_not_have(text: str, feature: str, options: Any, says: str) -> None:
     wanted = tpu.parse(text)
     about = {"machine_type": wanted.machine_type, "features": {feature: options}}
-    plan = plan_of(None, job_of("without", **about))
-    if says:
-        with pytest.raises(BergError, match=says):
-            tpu.Tpu(tpu=text).change(plan)
-    else:
-        tpu.Tpu(tpu=text).change(plan)
-
-
-@pytest.mark.parametrize(
-    ("text", "topology"),
-    [("v6e-8", "2x4"), ("v5p-4x4x4", "4x4x4"), ("v5p-12x12x16", "12x12x16"), ("v6e-4", "2x2")],
-)
-def test_topologies(text: str, topology: str) -> None:
-    assert (tpu.parse(text).topology, tpu.parse(text).name) == (topology, f"{text[:3]}-{topology}")
-
-
-@pytest.mark.parametrize("text", ["v5p-4x4x6", "v5p-16x8x4", "v6e-12x12x12", "v5p-8"])
-def test_topologies_that_google_has_not(text: str) -> None:
-    with pytest.raises(BergError):
-        tpu.parse(text)
+    with pytest.raises(BergError, match=says):
+        tpu.Tpu(tpu=text).change(plan_of(None, job_of("without", **about)))
 
 
 def test_a_slice_that_is_off_has_ended_and_one_machine_has_not(tmp_path: Path) -> None:
