@@ -15,7 +15,7 @@ from typing import Any
 
 from berg import BergError, google, narrow
 from berg.config import SCOPES, Config
-from berg.google import GoogleError, last_part
+from berg.google import GoogleError, T, last_part
 from berg.job import Job
 from berg.place import DEVBOX, Machine
 
@@ -373,7 +373,7 @@ def create(
     )
 
 
-def once_known(ask: Callable[[], None], say: Any) -> None:
+def once_known(ask: Callable[[], T], say: Any) -> T:
     """Ask for machines, again while Compute Engine does not know their account, which may be new."""
     seconds, has_said = google.NEW_ACCOUNT, False
     end = time.monotonic() + seconds

@@ -211,9 +211,11 @@ def test_ctrl_c_waits_for_no_answer(cloud: Cloud, project: Path, words: list[str
     assert laptop.returncode == 130 and b"Interrupted" in said, said
 
 
-def test_a_new_account_is_waited_for(cloud: Cloud, project: Path) -> None:
+@pytest.mark.parametrize("more", [["-g", "0"], ["-t", "l4", "--flex", "--max-hours", "1"]])
+def test_a_new_account_is_waited_for(cloud: Cloud, project: Path, more: list[str]) -> None:
     cloud.call("POST", "/_berg/settings", {"account_delay": 1e6})
-    words = [*BERG, "run", "-g", "0", "-n", "early", "true"]
+    name = f"early{len(more)}"
+    words = [*BERG, "run", *more, "-n", name, "true"]
     try:
         with subprocess.Popen(
             words, cwd=project, env=cloud.env, stderr=subprocess.PIPE, text=True
@@ -225,7 +227,7 @@ def test_a_new_account_is_waited_for(cloud: Cloud, project: Path) -> None:
             said = laptop.stderr.read()
     finally:
         cloud.call("POST", "/_berg/settings", {"account_delay": 1})
-    assert laptop.returncode == 0 and "Created early in" in said, said
+    assert laptop.returncode == 0 and f"Created {name} in" in said, said
 
 
 def test_an_error_waits_for_no_other_answer(cloud: Cloud, project: Path, faults: Any) -> None:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import re
@@ -139,25 +140,31 @@ def create_queued(
         say(f"Asking Google's queue for {job.name} in {zone}")
         body = {"name": job.name, **gce.in_zone(request, zone)}
         body["params"] = {"requestValidForDuration": {"seconds": str(QUEUE)}}
-        path = f"/zones/{zone}/instances"
         try:
-            operation = google.call(config, "POST", path, body, requestId=str(uuid.uuid4()))
-            while operation.get("status") != "DONE":
-                found = google.find(config, f"{path}/{job.name}", fields="status")
-                if found and found["status"] == "PENDING":
-                    say(f"It waits in the queue of {zone} for up to two hours, at no cost")
-                    return ""
-                time.sleep(0.5)
-                place = f"/zones/{zone}/operations/{operation['name']}"
-                operation = google.call(config, "GET", place)
-            google.wait(config, {**operation, "zone": zone})
-            return zone
+            if gce.once_known(functools.partial(queue, config, zone, body), say):
+                return zone
+            say(f"It waits in the queue of {zone} for up to two hours, at no cost")
+            return ""
         except GoogleError as error:
             told.append(f"{zone}: {gce.reason(error)}")
             if error.reason not in gce.NO_ROOM:
                 break
     text = "\n  ".join(told)
     raise BergError(f"no machine could be created, and none was left behind.\n  {text}")
+
+
+def queue(config: Config, zone: str, body: dict[str, Any]) -> bool:
+    """Ask for a machine that may wait; return whether it is there, not in the queue."""
+    path = f"/zones/{zone}/instances"
+    operation = google.call(config, "POST", path, body, requestId=str(uuid.uuid4()))
+    while operation.get("status") != "DONE":
+        found = google.find(config, f"{path}/{body['name']}", fields="status")
+        if found and found["status"] == "PENDING":
+            return False
+        time.sleep(0.5)
+        operation = google.call(config, "GET", f"/zones/{zone}/operations/{operation['name']}")
+    google.wait(config, {**operation, "zone": zone})
+    return True
 
 
 def create_request(
