@@ -203,7 +203,7 @@ def cells(text: str) -> list[list[str]]:
     return [re.split(r" {2,}", line.rstrip()) for line in text.splitlines()]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def lister(cloud: Cloud) -> dict[str, str]:
     """A user with jobs of each kind."""
     of = {"user": "lister", "zone": "us-central1-b"}
