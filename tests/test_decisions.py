@@ -7,11 +7,13 @@ import struct
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 import google_crc32c
 import pytest
+from inside import ALONE, job_of, state_of
 
 from berg import (
     BergError,
@@ -20,6 +22,7 @@ from berg import (
     gce,
     metrics,
     moments,
+    place,
     rows,
     ssh,
     table,
@@ -33,7 +36,7 @@ from berg.clients.page import data as page
 from berg.features import docker
 from berg.fetch import Fetch, LeftOut
 from berg.job import Job, State
-from berg.jobs import exit_code, fitting, unrecorded
+from berg.jobs import exit_code, fitting, judged, unrecorded
 from berg.logs import readable
 from berg.moments import FINAL, PARTLY, Row, common, union
 from berg.run import run
@@ -913,3 +916,17 @@ def test_a_view_is_the_last_instant_of_its_second(text, ends, monkeypatch):
     assert fetch.view(text) == int(seconds) * 10**9 + int(rest)
     monkeypatch.undo()
     time.tzset()
+
+
+def test_a_chart_goes_to_the_end_of_its_run() -> None:
+    line = [(float(step), float(step % 7)) for step in range(5000)]
+    kept = page.thin(line)
+    assert len(kept) <= page.POINTS and kept[0][0] < 20 and kept[-1][0] > 4980
+    assert {value for _, value in kept} == {0, 6} and page.thin(line[:9]) == line[:9]
+
+
+def test_a_job_whose_machine_may_come_again_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(place, "is_coming", lambda *_: True)
+    waits = state_of(job_of("comes"), ago=400, returns=True)
+    assert judged(ALONE, waits, []) is waits
+    assert judged(ALONE, replace(waits, returns=False), []).state == "LOST"

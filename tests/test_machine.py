@@ -13,6 +13,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -1014,6 +1015,21 @@ def test_machines_wait_for_each_other_and_name_who_does_not_come(
     with pytest.raises(worker.EndEarly) as told:
         machines.gather(first, "come")
     assert told.value.ending.reason == "killed by ann"
+
+
+def test_the_end_waits_for_machines_that_work_still(
+    cloud: Cloud, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (run(cloud.bucket, rank=n, name="joins", machines=2, each=True) for n in (0, 1))
+    monkeypatch.setattr(machines, "LATE", 0)
+    machines.tell(second, "running")
+    with ThreadPoolExecutor(1) as pool:
+        joining = pool.submit(machines.join, first, Ending("SUCCEEDED", "", 0))
+        time.sleep(1)
+        assert not joining.done()
+        machines.tell(second, "saved", **machines.outcome(Ending("SUCCEEDED", "", 0)))
+        machines.listen(first)
+        assert joining.result(60).state == "SUCCEEDED"
 
 
 # --- rows of a sweep

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 import gcsfuse
 import pytest
 from conftest import Cloud, commit, write
-from inside import job_of, run_of
+from inside import job_of, plan_of, run_of
 
 from berg import BergError
 from berg.features import data
@@ -81,6 +81,14 @@ def test_places_and_sets_that_cannot_be_are_refused(
         (["--mount", "mnist", "--data", "mnist:/root/data/mnist/x"], "is inside"),
     ]:
         cloud.fails("run", "-g", "0", "--dry-run", *words, "true", says=reason, cwd=project)
+
+
+def test_what_is_copied_fits_the_disk_and_a_mount_need_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "count", lambda *_, **__: {"files": 1, "bytes": 900e9})
+    monkeypatch.setattr(data, "image_gb", lambda *_: 50)
+    data.Data(mount=["big"]).change(plan_of(None, job_of("mounts")))
+    with pytest.raises(BergError, match="has 900 GB, the image 50, and the disk 200.*--mount"):
+        data.Data(data=["big"]).change(plan_of(None, job_of("copies")))
 
 
 def test_a_file_that_changes_is_sent_whole_or_named(cloud: Cloud, tmp_path: Path) -> None:
