@@ -6,6 +6,9 @@ instant: with notice the last one, without notice one of the last 30 seconds.
 """
 
 import datetime
+import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -174,3 +177,35 @@ for name, machines, bucket in [
         minutes=8,
         is_sample=title == "end, 1 machine",
     )(life)
+
+
+BIG = """
+import hashlib, os, sys
+os.chdir(sys.argv[1])
+is_first = os.environ.get("BERG_ATTEMPT") == "1"
+if is_first:
+    with open("big", "wb") as file:
+        for _ in range(300): file.write(os.urandom(1 << 20))
+    os.mkdir("many")
+    for number in range(3000):
+        open(f"many/{number}", "w").write(f"{number} " * 40)
+digest = hashlib.sha256()
+for name in ["big", *sorted(f"many/{name}" for name in os.listdir("many"))]:
+    digest.update(open(name, "rb").read())
+print("digest", digest.hexdigest(), flush=True)
+sys.exit(is_first)
+"""
+
+
+@row("data", "a file of 300 MB and 3,000 small ones come exactly, to a resumed job, too", minutes=8)
+def large_and_many(t: Trial) -> None:
+    """The program sums up what it finds: on its machines, and here what a fetch brought."""
+    t.files({"big.py": BIG})
+    job = t.ran("python big.py $BERG_RESULTS_DIR", ends="FAILED", seconds=150)
+    t.ok("fetch", job, "../fetched")
+    t.ok("run", "-y", "--resume", job)
+    t.reached(job, "SUCCEEDED", seconds=150)
+    words = [sys.executable, "big.py", "../fetched"]
+    here = subprocess.run(words, cwd=t.repo, capture_output=True, text=True, check=True).stdout
+    first, *others = re.findall("(?m)^digest .*", f"{t.log(job)}\n{here}")
+    check(others == [first] * 2, f"resume or fetch bring other bytes: {first}, {others}")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-AREAS = ["story", "data", "savers", "machines", "processes", "hostile", "speed"]
+AREAS = ["story", "data", "savers", "machines", "processes", "hostile"]
 
 
 class Red(Exception):
@@ -39,7 +39,6 @@ class Row:
     usd: float = 0.0  # what it costs there, at most
     is_sample: bool = False  # one of those that continuous integration runs
     minutes: float = 5.0  # more means that it hangs
-    is_alone: bool = False  # no other row runs meanwhile: it measures time
 
     @property
     def key(self) -> str:
@@ -132,10 +131,9 @@ def tried(row: Row, trial: Any, seed: int) -> Verdict:
 
 
 def run(rows: list[Row], trials: list[Any], seed: int) -> Iterator[Verdict]:
-    """Try all rows on so many trials side by side; those that measure come last, alone."""
-    waiting = [row for row in reversed(rows) if not row.is_alone]
+    """Try all rows on so many trials side by side."""
+    waiting = [*reversed(rows)]
     ended: queue.Queue[Verdict] = queue.Queue()
-    count = len(waiting)
 
     def work(trial: Any) -> None:
         with contextlib.suppress(IndexError):
@@ -144,8 +142,5 @@ def run(rows: list[Row], trials: list[Any], seed: int) -> Iterator[Verdict]:
 
     for trial in trials:
         threading.Thread(target=work, args=[trial], daemon=True).start()
-    for _ in range(count):
+    for _ in rows:
         yield ended.get()
-    for row in rows:
-        if row.is_alone:
-            yield tried(row, trials[0], seed)

@@ -1,5 +1,6 @@
 """What Berg adds between a machine's startup script and the command's first line, step by step."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,6 +37,7 @@ def measure(bergs: dict[str, str], repeats: int, scratch: Path) -> Iterator[Tabl
             for number in range(repeats):
                 start(side, f"start{prepared}{number}", table)
             yield table
+        yield next_job(side, repeats)
 
 
 def start(side: Side, name: str, table: Table) -> None:
@@ -44,3 +46,19 @@ def start(side: Side, name: str, table: Table) -> None:
     table.costs.setdefault("all", []).append(Cost(times[-1] - times[0], 0))
     for step, before, after in zip([*STEPS, "the command's first line"], times, times[1:]):
         table.costs.setdefault(step, []).append(Cost(after - before, 0))
+
+
+def next_job(side: Side, repeats: int) -> Table:
+    note = "`berg run --on`: from its end on this computer to the command's first line."
+    table = Table("Start: a job on a machine that waits", note)
+    side.berg("devbox", "-g", "0", "-n", "host", cwd=side.trial.repo)
+    while side.trial.state("host").get("state") != "RUNNING":
+        time.sleep(0.2)
+    for name in (f"next{number}" for number in range(repeats)):
+        first = "date +%s.%N > $BERG_RESULTS_DIR/first"
+        side.berg("run", "-g", "0", "--on", "host", "-n", name, first, cwd=side.trial.repo)
+        ended = time.time()
+        side.berg("wait", name)
+        began = float(side.trial.results(name)["first"])
+        table.costs.setdefault("all", []).append(Cost(began - ended, 0))
+    return table
