@@ -24,8 +24,8 @@ BUCKETS: dict[str, tuple[str, dict[str, Any]]] = {  # what is told to the embedd
     "stalls": ("faults", {"method": "storage.objects.insert", "delay": 20, "probability": 0.03}),
     "fails": ("faults", {"method": "storage.objects.*", "status": 503, "probability": 0.2}),
 }
-DEAD = ("worker killed", "worker killed before a preemption")
-NOTICE = {"end", "failure", "kill", "limit", "preemption", *DEAD}
+NOTICE = {"end", "failure", "kill", "limit", "preemption"}
+NOTICE |= {"worker killed", "worker killed before a preemption"}
 ON_SPOT = {"preemption", "spot power loss"}
 
 
@@ -42,8 +42,8 @@ ENDS = {  # how an attempt ends that has no next one by itself
     "failure": ["FAILED"],
     "kill": ["KILLED"],
     "limit": ["FAILED", "KILLED"],
-    DEAD[0]: ["FAILED"],
-    DEAD[1]: ["FAILED", "LOST"],
+    "worker killed": ["FAILED"],
+    "worker killed before a preemption": ["FAILED", "LOST"],
     "power loss": ["LOST", "KILLED", "FAILED"],
 }
 
@@ -147,7 +147,8 @@ for name, machines, bucket in [
             "kill",
             "limit",
             "preemption",
-            *DEAD,
+            "worker killed",
+            "worker killed before a preemption",
             "power loss",
             "spot power loss",
         )

@@ -351,7 +351,7 @@ def repository_traps(t: Trial) -> None:
 
 @row("hostile", "a machine runs only the job that its laptop sent")
 def replaced(t: Trial) -> None:
-    Traps(t)
+    Traps(t)  # for a bucket that may be written at once, and is wiped
     t.cloud.settings(metadata_delay=4)  # the records change before the machine reads them
     found = Copies(t, job := t.run("echo honest >$BERG_RESULTS_DIR/said; echo honest")).records
     check(any(b"honest" in data for data, _ in found.values()), "no record has the command")

@@ -268,7 +268,7 @@ def counts(t: Trial, act: Callable[[Trial], Any], seconds: int, **settings: floa
 
 
 for name, promise, act, seconds, settings in [
-    ("bucket away", "a bucket that answers nothing for a minute loses nothing", gone_for_a_while, 60, {}),
+    ("bucket away", "a bucket that refuses everything for 40 seconds loses nothing", gone_for_a_while, 60, {}),
     ("tokens expire", "tokens that expire in the middle of a job are renewed", tokens_expire, 20, {}),
     (
         "rights late",

@@ -17,7 +17,9 @@ def first_job(t: Trial) -> None:
     job, script = t.name(), "echo said it; echo wrote it > $BERG_RESULTS_DIR/out; exit 7"
     tailed = t.berg("run", "-g", "0", "-n", job, "--note", "a note", "--tail", script)
     shown, listed = t.ok("show", job).out, t.ok("list").out
-    absent = [what for what in (job, "FAILED", "7", "a note", "said it") if what not in shown]
+    absent = [
+        what for what in (job, "FAILED exit code 7", "a note", "said it") if what not in shown
+    ]
     all_hold(
         {
             f"run --tail: exit {tailed.code}, {tailed.out!r}": tailed.code == 7

@@ -1,7 +1,7 @@
 """Rows, their verdicts, and the run that makes a table of them.
 
 A row is a function that gets a `Trial` (world.py) and returns if the promise holds. It says no by
-raising `Red` with a reason of one line; `Missing` means that this berg does not offer the thing.
+raising `Red` with a reason of one line; `Missing` means that something it needs is not installed.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ class Red(Exception):
 
 
 class Missing(Exception):
-    """This berg does not offer what the row is about."""
+    """What the row needs is not installed."""
 
 
 @dataclass

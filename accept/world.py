@@ -90,16 +90,12 @@ class Laptop:
         self,
         *words: str,
         cwd: Path | None = None,
-        stdin: str | None = None,
         timeout: float = 240,
-        **env: str,
     ) -> Done:
         """Run berg to its end."""
-        process = self.start(
-            *words, cwd=cwd, env=env, stdin=subprocess.PIPE if stdin else subprocess.DEVNULL
-        )
+        process = self.start(*words, cwd=cwd)
         try:
-            out, err = process.communicate(stdin, timeout=timeout)
+            out, err = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             out, err = process.communicate()

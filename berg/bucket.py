@@ -339,8 +339,8 @@ class Bucket:
         return Object.of(blob._properties) if blob else None
 
     def list(self, prefix: str, start: str = "", ending: str = "") -> Iterator[Object]:
-        """What begins with a prefix, in the order of names; with `ending` only what is in that very
-        folder and ends so.
+        """Objects whose names begin with a prefix, by name; with `ending` only those in the very folder
+        whose names end so.
         """
         url = f"{self.config.endpoint or STORAGE}/storage/v1/b/{self.config.bucket}/o"
         glob = f"{prefix}*{ending}" if ending else None

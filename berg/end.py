@@ -306,9 +306,9 @@ def delete_all(
 
     def finish(name: str) -> str:
         target = targets[name]
-        # Those that were there before any wait go whatever record they were made for.
-        own = [machine for machine in target.machines if machine.job == name]
-        place.delete(config, [*{each.id: each for each in own + machines.get(name, [])}.values()])
+        # Machines that were found before the wait go whatever record they were made for.
+        found = [*target.machines, *machines.get(name, [])]
+        place.delete(config, [*{each.id: each for each in found if each.job == name}.values()])
         if target.state.waits:  # its worker has not said that this is over
             with contextlib.suppress(BergError, Changed):
                 last, generation = records.read_state(bucket, name)

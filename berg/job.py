@@ -34,7 +34,7 @@ NAME = re.compile(r"[a-z]([a-z0-9-]{0,56}[a-z0-9])?")
 RESULTS = "/root/berg_results"
 OBEYED = {".git", ".hg", ".svn"}  # programs on a laptop would obey what is below
 JOBS = ".berg/jobs/"
-STATE = "_state.json"  # how the name of a job's state ends
+STATE_ENDING = "_state.json"  # of the object with a job's state
 ROWS = ".berg/rows/"
 OF_JOBS = (".berg/logs/", ".berg/machines/", ".berg/moments/")  # below each: folders of jobs
 SILENT = 300  # seconds without a machine and without a new state, after which a job is LOST
@@ -179,7 +179,7 @@ def job_path(name: str) -> str:
 
 def state_path(name: str) -> str:
     """Where the state of a job is, or of a row of a sweep: SWEEP/NUMBER."""
-    return f"{rows_prefix(name)[:-1]}.json" if "/" in name else f"{JOBS}{name}{STATE}"
+    return f"{rows_prefix(name)[:-1]}.json" if "/" in name else f"{JOBS}{name}{STATE_ENDING}"
 
 
 def rows_prefix(name: str) -> str:
@@ -272,8 +272,8 @@ def parse(kind: type[Record], content: bytes, name: str) -> Record:
         ):
             raise ValueError(f"its code is {record.code!r}")
         if isinstance(record, State):
-            may_miss = {*filter(None, (record.synced_until, record.kept_until))}
-            for time in {record.created_at, record.changed_at, *record.times.values()} | may_miss:
+            optional = {*filter(None, (record.synced_until, record.kept_until))}
+            for time in {record.created_at, record.changed_at, *record.times.values()} | optional:
                 age(time)
         return record
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, BergError) as error:
@@ -320,13 +320,13 @@ def states(bucket: Bucket, begun: str = "") -> list[State]:
     """The states of all jobs by their age, from one list; a record that is none is left out. With
     `begun` only those whose names begin so.
     """
-    listed = bucket.list(f"{JOBS}{begun}", ending=STATE)
+    listed = bucket.list(f"{JOBS}{begun}", ending=STATE_ENDING)
     return sorted(states_of(listed), key=lambda state: state.created_at)
 
 
 def writers(bucket: Bucket) -> list[State]:
     """What has a results folder: all jobs, and the rows of sweeps that have begun."""
-    return states_of([*bucket.list(JOBS, ending=STATE), *bucket.list(ROWS)])
+    return states_of([*bucket.list(JOBS, ending=STATE_ENDING), *bucket.list(ROWS)])
 
 
 def states_of(items: Iterable[Object]) -> list[State]:

@@ -23,6 +23,11 @@ from localcloud import control
 # A first boot holds no locks, the image has what a golden one has, and rights count at once.
 SETTINGS = {"first_boot": 0, "prepared": 1, "operation": 0.2, "grant_delay": 1, "account_delay": 1}
 BERG = [sys.executable, "-c", "from berg.cli import main; main()"]  # in a process of its own
+LATE = [
+    sys.executable,
+    "-c",
+    "import berg.job; berg.job.SILENT = 0; from berg.cli import main; main()",
+]  # minutes later
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
 
@@ -73,7 +78,7 @@ class Cloud:
     def fails(
         self, *words: str, says: str, code: int = 1, cwd: Path | None = None, **env: str
     ) -> str:
-        """Run berg, which fails and says why; return all that it said."""
+        """Run berg, which fails and says why; return its errors."""
         done = self.run(*words, cwd=cwd, **env)
         assert done.code == code and says in done.err, (words, done.err)
         return done.err

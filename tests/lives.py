@@ -3,8 +3,8 @@ machine restores is judged by the program's own history.
 
     python tests/lives.py COUNT [SEED]      prints a line for each, and how old what came back was
 
-The program and the judge are those of the acceptance suite. A life takes some ten seconds. Then as many of
-ranks.py, with several machines.
+The program and the judge are those of the acceptance suite. A life takes some ten seconds. Then as many
+lives of ranks.py follow, with several machines.
 """
 
 import contextlib

@@ -351,6 +351,13 @@ def test_a_narrow_terminal_lacks_the_columns_that_matter_least(width, lost):
     assert kept == [name for name in names if name not in lost]
 
 
+def test_a_job_whose_machine_may_come_again_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(place, "is_coming", lambda *_: True)
+    waits = state_of(job_of("comes"), ago=400, returns=True)
+    assert judged(ALONE, waits, []) is waits
+    assert judged(ALONE, replace(waits, returns=False), []).state == "LOST"
+
+
 # --- what is printed
 
 
@@ -916,17 +923,3 @@ def test_a_view_is_the_last_instant_of_its_second(text, ends, monkeypatch):
     assert fetch.view(text) == int(seconds) * 10**9 + int(rest)
     monkeypatch.undo()
     time.tzset()
-
-
-def test_a_chart_goes_to_the_end_of_its_run() -> None:
-    line = [(float(step), float(step % 7)) for step in range(5000)]
-    kept = page.thin(line)
-    assert len(kept) <= page.POINTS and kept[0][0] < 20 and kept[-1][0] > 4980
-    assert {value for _, value in kept} == {0, 6} and page.thin(line[:9]) == line[:9]
-
-
-def test_a_job_whose_machine_may_come_again_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place, "is_coming", lambda *_: True)
-    waits = state_of(job_of("comes"), ago=400, returns=True)
-    assert judged(ALONE, waits, []) is waits
-    assert judged(ALONE, replace(waits, returns=False), []).state == "LOST"

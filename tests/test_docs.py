@@ -1,5 +1,5 @@
-"""What pages and messages tell a user to type is there: commands, options, links, make's targets; and what is
-written from the code, or says what it says, is current.
+"""What pages and messages name is there: commands, options, links, make's targets, tests; pages that are written
+from the code, and the table of settings, are current.
 """
 
 import dataclasses
@@ -121,7 +121,7 @@ def test_what_fails_if_a_promise_does_not_hold_is_there(name: str) -> None:
     assert len(found) > 10
     for each in found:
         pattern = re.escape(each).replace("…", ".*")
-        assert any(re.match(pattern, row) for row in rows) or each in tests, each
+        assert any(re.fullmatch(pattern, row) for row in rows) or each in tests, each
 
 
 @pytest.mark.parametrize("name", ["commands.md", "llms.txt"])

@@ -668,7 +668,6 @@ def test_names_that_cannot_be_are_refused(cloud: Cloud) -> None:
         for words in commands:
             said = cloud.fails(*words.split(), "--", name, says="Error: ")
             assert "\x1b" not in said and "\nforged" not in said, (words, said)
-    cloud.fails("ssh", "no-such-job", "--", "--json", says="Error: ")  # an option of its command
 
 
 def test_help_has_the_commands_by_what_they_are_for(cloud: Cloud) -> None:

@@ -84,8 +84,11 @@ def test_links_within_lead_to_the_same_file_elsewhere_and_others_are_named(
         (folder / name).symlink_to(target)
     os.mkfifo(folder / "pipe")
     os.mknod(folder / "socket", stat.S_IFSOCK)
+    for name in ("line\nbreak", os.fsdecode(b"\xff")):
+        (folder / name).touch()
     missing = mirror.finish(60)
-    assert {*missing} >= {"linked/outside", "linked/pipe", "linked/zero", "linked/socket"}, missing
+    named = {"outside", "pipe", "zero", "socket", "line\nbreak", os.fsdecode(b"\xff")}
+    assert {*missing} >= {f"linked/{name}" for name in named}, missing
     assert not {"pipe", "socket", "zero"} & {
         name[20:] for name in cloud.names("berg_results/linked/")
     }
@@ -425,6 +428,10 @@ def test_recent_moments_stay_with_what_they_list(cloud: Cloud, tmp_path: Path) -
     before = mirror.at_ns
     assert mirror.sync() and mirror.at_ns > before  # nothing changed, and that is known
     assert len(cloud.names(".berg/moments/recent/at/")) == 3
+    mirror.gone["recent/only-0"] -= results.KEEP_DELETED + 1
+    write(own, {"model": "5"})
+    assert mirror.sync() and "berg_results/recent/only-0" not in cloud.names("berg_results/")
+    assert "berg_results/recent/only-1" in cloud.names("berg_results/")
     assert mirror.finish(5) == {}
     own_names = cloud.names("berg_results/recent/")
     assert own_names == ["berg_results/recent/model", "berg_results/recent/only-4"]
@@ -446,7 +453,7 @@ def test_a_folder_that_is_never_quiet_is_known_at_one_instant(cloud: Cloud, tmp_
     turn, over = threading.Lock(), threading.Event()
     mirror, own = mirrored(cloud, tmp_path / "1", "restless", stopped=lambda: turn)
 
-    def write() -> None:
+    def keep_writing() -> None:
         for number in range(1 << 30):
             with turn:
                 for name in ("a", "b"):
@@ -456,7 +463,7 @@ def test_a_folder_that_is_never_quiet_is_known_at_one_instant(cloud: Cloud, tmp_
             if over.is_set():
                 return
 
-    writer = threading.Thread(target=write)
+    writer = threading.Thread(target=keep_writing)
     writer.start()
     try:
         until((own / "b").exists)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from conftest import Cloud, git, until
+from inside import fresh
 from records import put
 
 from berg import BergError, gce, rows
@@ -379,14 +380,14 @@ def test_of_two_submits_at_one_moment_one_has_the_name(
     assert len(gce.machines(cloud.config, "twins")) == 1
 
 
-LIVES = {"code": "RESOURCE_NOT_FOUND", "message": "not found", "instance_lives": True}
+FAILED_BUT_MADE = {"code": "RESOURCE_NOT_FOUND", "message": "not found", "instance_lives": True}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "fault", "options"),
     [
-        ("instances", {"operation_error": LIVES}, []),
+        ("instances", {"operation_error": FAILED_BUT_MADE}, []),
         ("instances", {"reset": True, "after_handler": True}, []),
         ("regionInstanceGroupManagers", {"reset": True, "after_handler": True}, ["--spot"]),
     ],
@@ -394,7 +395,7 @@ LIVES = {"code": "RESOURCE_NOT_FOUND", "message": "not found", "instance_lives":
 def test_whatever_the_answer_to_a_create_a_job_runs_once(
     cloud: Cloud, project: Path, faults: Any, kind: str, fault: Any, options: list[str]
 ) -> None:
-    name = f"answers-{len(kind)}-{len(fault)}"
+    name = fresh("answers")
     faults(f"compute.{kind}.insert", **fault)
     run = 'echo x >"$BERG_RESULTS_DIR/ran-$(date +%s%N)"; sleep 2'
     done = cloud.run(*CPU, "-n", name, *options, "--wait", run, cwd=project)

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from conftest import BERG, Cloud, until
 from google.auth._cloud_sdk import CLOUD_SDK_CLIENT_ID
+from inside import fresh
 
 from berg import gce, google
 from localcloud import control
@@ -35,7 +36,9 @@ def test_a_devbox_whose_zone_is_full_says_so_and_keeps_its_disk(
     assert "berg image create full-zone" in said
 
 
-def test_the_bucket_is_asked_again_when_it_is_busy(cloud: Cloud, faults: Any) -> None:
+def test_the_bucket_is_asked_again_when_it_is_busy_and_a_refusal_is_said(
+    cloud: Cloud, faults: Any
+) -> None:
     for what in ({"status": 429}, {"half": True}):
         faults("storage.objects.list", **what, times=2)
         assert cloud.run("list", "-a").code == 0
@@ -214,7 +217,7 @@ def test_ctrl_c_waits_for_no_answer(cloud: Cloud, project: Path, words: list[str
 @pytest.mark.parametrize("more", [["-g", "0"], ["-t", "l4", "--flex", "--max-hours", "1"]])
 def test_a_new_account_is_waited_for(cloud: Cloud, project: Path, more: list[str]) -> None:
     cloud.call("POST", "/_berg/settings", {"account_delay": 1e6})
-    name = f"early{len(more)}"
+    name = fresh("early")
     words = [*BERG, "run", *more, "-n", name, "true"]
     try:
         with subprocess.Popen(

@@ -141,7 +141,7 @@ def create_queued(
         body = {"name": job.name, **gce.in_zone(request, zone)}
         body["params"] = {"requestValidForDuration": {"seconds": str(QUEUE)}}
         try:
-            if gce.once_known(functools.partial(queue, config, zone, body), say):
+            if gce.once_known(functools.partial(insert_queued, config, zone, body), say):
                 return zone
             say(f"It waits in the queue of {zone} for up to two hours, at no cost")
             return ""
@@ -153,8 +153,8 @@ def create_queued(
     raise BergError(f"no machine could be created, and none was left behind.\n  {text}")
 
 
-def queue(config: Config, zone: str, body: dict[str, Any]) -> bool:
-    """Ask for a machine that may wait; return whether it is there, not in the queue."""
+def insert_queued(config: Config, zone: str, body: dict[str, Any]) -> bool:
+    """Ask for a machine; return whether it is there now, and does not wait in the queue."""
     path = f"/zones/{zone}/instances"
     operation = google.call(config, "POST", path, body, requestId=str(uuid.uuid4()))
     while operation.get("status") != "DONE":

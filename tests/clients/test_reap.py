@@ -4,13 +4,12 @@ import json
 import os
 import pty
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import BERG, Cloud
+from conftest import BERG, LATE, Cloud
 from records import machine, put
 
 from berg import gce, google
@@ -22,7 +21,6 @@ from berg.job import State
 
 LONG_AGO = "2026-01-01T00:00:00Z"
 # What is young may still change; here nothing is.
-AT_ONCE = "import berg.job; berg.job.SILENT = 0; from berg.cli import main; main()"
 
 
 def has_machine(cloud: Cloud, name: str) -> bool:
@@ -81,7 +79,7 @@ def test_disks_groups_and_templates_that_nothing_uses_go(
     state = State("spot", jobs.FAILED, config.user, results="spot", created_at=LONG_AGO)
     state.times = {jobs.FAILED: LONG_AGO}
     cloud.bucket.write(jobs.state_path("spot"), state.content(), about=state.about())
-    words = [sys.executable, "-c", AT_ONCE, "reap", "-y"]
+    words = [*LATE, "reap", "-y"]
     done = subprocess.run(words, env=cloud.env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     kinds = {line.split()[0] for line in done.stdout.splitlines()[1:]}
@@ -100,7 +98,7 @@ def test_a_machine_that_may_not_delete_itself_is_named_until_somebody_does(
 ) -> None:
     role = "/iam/v1/projects/berg-local/roles/bergMachine"
     cloud.call("PATCH", role, {"includedPermissions": ["compute.instances.get"]})
-    words = [sys.executable, "-c", AT_ONCE, "list"]
+    words = [*LATE, "list"]
     try:
         assert cloud.run("run", "-g", "0", "-n", "stays", "--wait", "true", cwd=project).code == 0
         said = subprocess.run(words, env=cloud.env, capture_output=True, text=True).stderr

@@ -1,12 +1,11 @@
 """Machines that wait come when there is room; what Google does not offer is refused at once."""
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Cloud, until
+from conftest import LATE, Cloud, until
 from inside import job_of, plan_of, run_of
 
 from berg import BergError, gce
@@ -14,7 +13,6 @@ from berg.features import flex, spot
 from berg.features.flex import Flex
 from berg.worker import Ending
 
-LATE = "import berg.job; berg.job.SILENT = 0; from berg.cli import main; main()"
 WAYS = {
     "queued": ["-t", "l4", "--flex"],
     "together": ["-t", "l4", "--flex", "-m", "2", "--queue-timeout", "2h", "--max-hours", "1"],
@@ -46,7 +44,7 @@ def test_a_wait_that_ran_out_breaks_no_command(cloud: Cloud, project: Path, no_r
         cloud.ok("run", *WAYS["queued"], "-n", "ran-out", "true", cwd=project)
         until(lambda: not gce.machines(cloud.config, "ran-out"))
         for words in ("list --json", "show ran-out --json", "reap --json", "kill -y ran-out"):
-            late = [sys.executable, "-c", LATE, *words.split()]  # they ask why there is no machine
+            late = [*LATE, *words.split()]  # they ask why there is no machine
             subprocess.run(late, env=cloud.env, cwd=cloud.home, check=True)
     finally:
         cloud.call("POST", "/_berg/settings", {"hurry": 1})

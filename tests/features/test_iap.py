@@ -1,6 +1,7 @@
 """A machine without an external address is reached through Google's proxy."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +17,25 @@ from berg.features import iap
 SUBNETWORK = "/compute/v1/projects/berg-local/regions/us-central1/subnetworks/default"
 
 
-def open_google(cloud: Cloud) -> None:
-    """Let machines without an address outside reach Google's APIs, in us-central1 alone."""
-    cloud.call("POST", f"{SUBNETWORK}/setPrivateIpGoogleAccess", {"privateIpGoogleAccess": True})
+@pytest.fixture
+def private_access(cloud: Cloud) -> Iterator[None]:
+    """Machines without an address outside reach Google's APIs, in us-central1 alone."""
+    path = f"{SUBNETWORK}/setPrivateIpGoogleAccess"
+    cloud.call("POST", path, {"privateIpGoogleAccess": True})
+    yield
+    cloud.call("POST", path, {"privateIpGoogleAccess": False})
 
 
+@pytest.mark.usefixtures("private_access")
 def test_a_setting_gives_no_machine_an_external_address(cloud: Cloud, project: Path) -> None:
-    open_google(cloud)
     done = cloud.run("run", "-g", "0", "--dry-run", "true", cwd=project, BERG_NO_EXTERNAL_IP="true")
     assert done.code == 0 and "ssh goes through IAP" in done.out, done.err
 
 
 @pytest.mark.skipif(not shutil.which("gcloud"), reason="gcloud makes the tunnel")
 @pytest.mark.slow
+@pytest.mark.usefixtures("private_access")
 def test_ssh_goes_through_the_proxy(cloud: Cloud, project: Path, tmp_path: Path) -> None:
-    open_google(cloud)
     words = ["run", "-g", "0", "-n", "inside", "--no-external-ip", "sleep 300"]
     cloud.ok(*words, cwd=project)
     (machine,) = gce.machines(cloud.config, "inside")
@@ -49,10 +54,10 @@ def test_ssh_goes_through_the_proxy(cloud: Cloud, project: Path, tmp_path: Path)
     assert done.code == 0 and done.out == "inside\n", done.err
 
 
+@pytest.mark.usefixtures("private_access")
 def test_no_interface_has_an_address_outside_and_a_region_without_nat_is_named(
     cloud: Cloud, faults: Any
 ) -> None:
-    open_google(cloud)
     plan = plan_of(cloud, job_of("no-address"))
     plan.request["networkInterfaces"] += [{"network": "x", "accessConfigs": [{}]}]
     iap.Iap(no_external_ip=True).change(plan)

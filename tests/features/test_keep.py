@@ -125,7 +125,9 @@ def test_a_guest_whose_worker_dies_again_and_again_has_failed(cloud: Cloud, proj
     assert cloud.run("kill", "-y", "--now", "host2").code == 0
 
 
-def test_a_job_on_a_machine_needs_no_other_kind_in_its_region(cloud: Cloud, project: Path) -> None:
+def test_a_job_on_a_machine_needs_no_other_kind_in_the_region_of_the_settings(
+    cloud: Cloud, project: Path
+) -> None:
     kept = jobs.now(time.time() + 900)
     machine(cloud, "away1", put(cloud, "away1", job={"max_seconds": 9000}, kept_until=kept))
     dry = ["run", "--on", "away1", "--dry-run"]  # the default is an L4, which that region has not

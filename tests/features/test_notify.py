@@ -142,6 +142,12 @@ def test_what_is_no_webhook_is_refused_and_not_repeated(
     assert "://" not in str(refused.value) and "x y" not in str(refused.value)
 
 
+def test_a_repository_gives_no_webhook(cloud: Cloud, project: Path) -> None:
+    (project / "pyproject.toml").write_text('[tool.berg]\nnotify = "HOOK"\n')
+    plan, url = ["run", "-g", "0", "--dry-run", "true"], "https://example.org/x"
+    cloud.fails(*plan, says="needs its webhook again", cwd=project, HOOK=url)
+
+
 @pytest.mark.parametrize(
     ("text", "kept"),
     [("https://example.org/x", "URL"), ("HOOK=/etc/hook", "HOOK"), ("HOOK", "HOOK")],

@@ -4,12 +4,11 @@ import contextlib
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import BERG, Cloud, until
+from conftest import BERG, LATE, Cloud, until
 from inside import job_of, plan_of, run_of
 
 from berg import gce, google
@@ -37,7 +36,6 @@ def test_files_that_a_restart_will_not_find_are_named_while_it_runs(
 def test_a_job_whose_machine_google_took_is_not_lost_while_there_is_no_room(
     cloud: Cloud, project: Path, no_room: Any
 ) -> None:
-    late = "import berg.job; berg.job.SILENT = 0; from berg.cli import main; main()"
     words = ["-n", "comes-back", "--spot", "sleep 300"]
     assert cloud.run("run", "-g", "0", *words, cwd=project).code == 0
     until(lambda: cloud.state("comes-back")["state"] == "RUNNING")
@@ -45,7 +43,7 @@ def test_a_job_whose_machine_google_took_is_not_lost_while_there_is_no_room(
     (machine,) = gce.machines(cloud.config, "comes-back")
     cloud.call("POST", f"/_berg/instances/{machine.name}/crash", {})
     until(lambda: not any(each.is_on for each in gce.machines(cloud.config, "comes-back")))
-    words = [sys.executable, "-c", late, "list", "--json"]
+    words = [*LATE, "list", "--json"]
     listed = subprocess.check_output(words, env=cloud.env)
     no_room(on=False)
     (row,) = [row for row in json.loads(listed) if row["name"] == "comes-back"]

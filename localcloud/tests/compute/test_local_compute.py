@@ -690,6 +690,3 @@ def test_a_disk_without_auto_delete_stays(client):
     assert "users" not in client.call("GET", path).json()
     client.wait(client.call("DELETE", path))
     assert client.call("GET", path).status_code == 404
-
-
-# --- clients that no one here wrote
