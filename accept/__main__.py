@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import json
+import re
 import shutil
 import signal
 import sys
@@ -37,9 +38,14 @@ def main() -> int:
     given = arguments()
     for path in sorted(Path(__file__).parent.glob("rows_*.py")):
         importlib.import_module(f"accept.{path.stem}")
+    for word in given.only.split():
+        if not any(re.search(word, row.key) for row in suite.ROWS):
+            sys.exit(f"No row matches {word!r}. See them: python -m accept --list")
     rows = suite.chosen(given.only, given.cloud == "real", given.sample)
     if given.list or not rows:
-        print("\n".join(f"{row.key:<60} {row.promise}" for row in rows) or "no row has such a name")
+        print(
+            "\n".join(f"{row.key:<60} {row.promise}" for row in rows) or "none of these is for this"
+        )
         return 0 if rows else 2
     berg = shutil.which(given.berg)
     if berg is None:

@@ -127,3 +127,12 @@ def test_what_no_instant_had_is_refused(heard, tmp_path, how):
         found |= {"x.log": ["f", writer.digest(b"one\n"), 4], "y": ["f", "1" * 16, 1]}
     said = judge.judge(history, found, {})
     assert said.wrong.startswith("torn" if how == "torn" else "mixed") or not said.is_last, said
+
+
+@pytest.mark.parametrize(
+    ("only", "code"), [("data/kill,.1.machine$ story", 0), ("story nosuch", 1)]
+)
+def test_each_pattern_has_a_row(only, code):
+    words = [sys.executable, "-m", "accept", "--berg", "berg", "--list", "--only", only]
+    done = subprocess.run(words, cwd=Path(__file__).parents[1], capture_output=True, text=True)
+    assert done.returncode == code and ("nosuch" in done.stderr) == bool(code), done.stderr
