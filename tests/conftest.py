@@ -21,7 +21,7 @@ from berg.config import Config
 from localcloud import control
 
 # A first boot holds no locks, the image has what a golden one has, and rights count at once.
-SETTINGS = {"first_boot": 0, "prepared": 1, "operation": 0.2, "grant_delay": 1, "account_delay": 1}
+SETTINGS = {"first_boot": 0, "prepared": 1, "operation": 0.2, "grant_delay": 1, "account_delay": 0}
 BERG = [sys.executable, "-c", "from berg.cli import main; main()"]  # in a process of its own
 LATE = [
     sys.executable,

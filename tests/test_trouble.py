@@ -226,10 +226,10 @@ def test_a_new_account_is_waited_for(cloud: Cloud, project: Path, more: list[str
             assert laptop.stderr
             while "does not know the machines' account" not in laptop.stderr.readline():
                 assert laptop.poll() is None
-            cloud.call("POST", "/_berg/settings", {"account_delay": 1})
+            cloud.call("POST", "/_berg/settings", {"account_delay": 0})
             said = laptop.stderr.read()
     finally:
-        cloud.call("POST", "/_berg/settings", {"account_delay": 1})
+        cloud.call("POST", "/_berg/settings", {"account_delay": 0})
     assert laptop.returncode == 0 and f"Created {name} in" in said, said
 
 

@@ -90,10 +90,10 @@ def test_a_group_makes_its_machine_when_its_account_is_known(cloud: Cloud, proje
             words, cwd=project, env=cloud.env, stderr=subprocess.PIPE, text=True
         ) as laptop:
             until(is_refused)
-            cloud.call("POST", "/_berg/settings", {"account_delay": 1})
+            cloud.call("POST", "/_berg/settings", {"account_delay": 0})
             said = laptop.communicate()[1]
     finally:
-        cloud.call("POST", "/_berg/settings", {"account_delay": 1})
+        cloud.call("POST", "/_berg/settings", {"account_delay": 0})
     assert laptop.returncode == 0 and "Created early in" in said, said
 
 
