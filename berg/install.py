@@ -451,7 +451,7 @@ def run(run: Run) -> None:
     elif words:
         words = [uv or "uv", *words[1:]]
     if words:
-        if run.state.state != INSTALLING:  # it is already if the job has features
+        if run.state.state != INSTALLING:  # it is already if features prepared something
             run.write_state(INSTALLING)
         execute(run, words, place, {**more, **variables(place)})
     made = variables(run.cwd).get("VIRTUAL_ENV", "")

@@ -410,9 +410,10 @@ def prepare(run: Run, mirror: Mirror) -> None:
     if run.leads:
         (RESULTS / run.job.results / RECORD).write_bytes(run.job.content())
     run.look()
-    if run.features:
+    preparing = [each for each in run.features if type(each).prepare is not Feature.prepare]
+    if preparing:
         run.write_state(INSTALLING)
-    for feature in run.features:
+    for feature in preparing:
         feature.prepare(run)
     try:
         install.run(run)
