@@ -336,7 +336,7 @@ def end_guests(seconds: float) -> None:
 def accept(facts: Facts, is_shared: bool) -> None:
     """Start a guest for a laptop, which came by ssh; exit with what is in its way."""
     own = GUESTS / facts["berg-job"]
-    host = json.loads(metadata("instance/?recursive=true"))["attributes"]
+    host = json.loads(metadata("instance/attributes/?recursive=true"))
     with locked(DOOR):
         running = guests()
         if not OPEN.exists():

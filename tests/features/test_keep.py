@@ -33,11 +33,12 @@ def test_a_machine_waits_for_jobs_and_costs_until_it_is_killed(cloud: Cloud, pro
     plan = cloud.run("run", "-g", "0", "--dry-run", "true", cwd=project)
     found = re.search(r"warm1 is warm \(n1-standard-8, \d+ min left\): --on warm1\n", plan.out)
     assert found, plan.out
-    cmd = "hostname >/root/berg_results/own/name; ls /root/berg_results >/root/berg_results/own/ls"
+    cmd = "cd /root/berg_results/own; hostname >name; ls .. >ls; readlink /root/berg/jobs/*/berg/venv >venv"
     words = ["run", "--on", "warm1", "-n", "next1", "-r", "own", "--wait", cmd]
     cloud.ok(*words, cwd=project)
     assert cloud.read("berg_results/own/name") == b"warm1\n"
     assert cloud.read("berg_results/own/ls") == b"own\n"
+    assert cloud.read("berg_results/own/venv") == b"/root/berg/venv\n"  # what is there already
     assert cloud.shown("next1")["usd"] == 0 and not gce.machines(cloud.config, "next1")
     assert cloud.shown("warm1")["usd"] > first["usd"] > 0
     assert cloud.run("kill", "warm1").code == 0

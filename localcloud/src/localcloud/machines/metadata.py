@@ -111,7 +111,8 @@ class MetadataServer:
         recursive = request.query.get("recursive", "").lower() == "true"
         if {*request.query} - {"recursive"} or (isinstance(found, (dict, list)) and not recursive):
             return page(501, "The embedded cloud shows values, and directories with recursive=true")
-        return as_json(camel(found)) if recursive else text(str(found))
+        is_verbatim = path.rstrip("/").rpartition("/")[2] in VERBATIM
+        return as_json(camel(found, is_verbatim)) if recursive else text(str(found))
 
     def credentials(self, instance: Instance, account: str) -> web.StreamResponse:
         rows = {row["email"]: row for row in instance.resource.get("serviceAccounts", [])}
