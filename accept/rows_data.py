@@ -138,6 +138,8 @@ def verdict(
 
 INSTANT = "what comes back is the folder at one instant: "
 LAST, RECENT = f"{INSTANT}the last", f"{INSTANT}of the last 30 s, and not before synced_until"
+SAMPLE = {f"{cut}, 1 machine" for cut in ("end", "kill", "worker killed", "spot power loss")}
+SAMPLE |= {"spot power loss, 2 machines"}
 for name, machines, bucket in [
     *[
         (cut, 1, "")
@@ -176,7 +178,7 @@ for name, machines, bucket in [
         machines=machines,
         bucket=bucket,
         minutes=8,
-        is_sample=title == "end, 1 machine",
+        is_sample=title in SAMPLE,
     )(life)
 
 

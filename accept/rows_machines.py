@@ -55,6 +55,7 @@ for step in STEPS:
             pattern=pattern,
             step=step,
             minutes=8,
+            is_sample=(name, step) == ("worker", "UPLOADING"),
         )(killed)
 
 
@@ -108,6 +109,7 @@ ROWS, KILLED = 12, 10  # rows, and the number of one that is killed
     "machines",
     "each row of a sweep on Spot machines ends once, with its files; one is killed alone",
     minutes=8,
+    is_sample=True,
 )
 def sweep(t: Trial) -> None:
     t.files({"row.py": ROW})

@@ -204,9 +204,10 @@ def choose(
               if region in ("any", zone.rpartition("-")[0])]  # fmt: skip
     found = [*dict.fromkeys([zone for zone in zones if zone in everywhere] + within)]
     if not found:
-        place = ", ".join(zones + regions)
+        place, there = ", ".join(zones + regions), {zone.rpartition("-")[0] for zone in everywhere}
         raise BergError(
-            f"there is no {shape} in {place}. Choose a zone: -z {' -z '.join(everywhere)}"
+            f"there is no {shape} in {place}, but in {', '.join(sorted(there)) or 'no region'}. "
+            "Choose one, or any: --region REGION"
         )
     return shape, found
 

@@ -20,6 +20,7 @@ import typing
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
+from types import UnionType
 from typing import Any, TypeVar
 
 from berg import BergError
@@ -49,10 +50,17 @@ def now(seconds: float | None = None) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def moment(time: str) -> datetime:
+    """A time of a record; raise ValueError for one without its time zone."""
+    at = datetime.fromisoformat(time.replace("Z", "+00:00"))
+    if at.tzinfo is None:
+        raise ValueError(f"the time {time} has no time zone")
+    return at
+
+
 def age(time: str) -> float:
     """Seconds since a time, by this computer's clock."""
-    then = datetime.fromisoformat(time.replace("Z", "+00:00"))
-    return (datetime.now(timezone.utc) - then).total_seconds()
+    return (datetime.now(timezone.utc) - moment(time)).total_seconds()
 
 
 @dataclass
@@ -251,15 +259,23 @@ def results_of(cmd: str) -> str:
 
 # The types of fields; thousands of records have the same.
 HINTS: dict[Any, dict[str, Any]] = {kind: typing.get_type_hints(kind) for kind in (Job, State)}
+# Those that say all about a value.
+TYPES: dict[Any, dict[str, tuple[Any, ...]]] = {
+    kind: {
+        key: (hint, *typing.get_args(hint)) if typing.get_origin(hint) is UnionType else (hint,)
+        for key, hint in hints.items()
+    }
+    for kind, hints in HINTS.items()
+}
 
 
-def parse(kind: type[Record], content: bytes, name: str) -> Record:
+def parse(kind: type[Record], content: bytes | str, name: str) -> Record:
     """A record, if its fields have their types; raise BergError that names the object."""
     try:
         values = json.loads(content)
-        hints = HINTS[kind]
+        hints, types = HINTS[kind], TYPES[kind]
         known = {key: values[key] for key in hints if key in values}
-        odd = [key for key, value in known.items() if type(value) is not hints[key]]
+        odd = [key for key, value in known.items() if type(value) not in types[key]]
         wrong = [key for key in odd if not fits(known[key], hints[key])]
         if wrong:
             raise ValueError(f"{wrong[0]} is {known[wrong[0]]!r}")
@@ -274,7 +290,7 @@ def parse(kind: type[Record], content: bytes, name: str) -> Record:
         if isinstance(record, State):
             optional = {*filter(None, (record.synced_until, record.kept_until))}
             for time in {record.created_at, record.changed_at, *record.times.values()} | optional:
-                age(time)
+                moment(time)
         return record
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, BergError) as error:
         raise BergError(
@@ -351,7 +367,7 @@ def row_states(bucket: Bucket, name: str) -> dict[int, tuple[State, int]]:
 
 
 def state_of(item: Object) -> State:
-    state = parse(State, item.about.get("state", "").encode(), item.name)
+    state = parse(State, item.about.get("state", ""), item.name)
     if item.name != state_path(state.name):
         raise BergError(f"{item.name} names another job")
     return state

@@ -457,7 +457,10 @@ def run_command(run: Run, mirror: Mirror) -> Ending:
         run.look()
         BEGAN.write_text(run.title)
         KILLS.write_text(str(memory_kills()))
-        run.write_state(RUNNING, reason="")  # why the last attempt ended
+        run.state.times.setdefault(RUNNING, jobs.now(run.bucket.time()))
+        if time.monotonic() > run.wrote_state + UPDATE:
+            run.write_state(RUNNING, reason="")  # why the last attempt ended
+        # Else nobody can have taken the job since, and the first pass over the results writes it.
         machines.tell(run, "running")
         run.say("Ready for berg ssh" if waits else f"Running: {job.cmd}")
         kept = {key: text for key, text in os.environ.items() if not key.startswith("PYTHON")}
@@ -523,6 +526,8 @@ def reason_of(run: Run, exit_code: int) -> str:
 
 def make_pass(run: Run, mirror: Mirror) -> None:
     """Send the results as they are now; say in the state how new what the bucket has is."""
+    if run.state.state != RUNNING:
+        write_running(run, reason="")
     number = 0
     if run.job.machines > 1:
         machines.end_of_lost(run)
@@ -538,10 +543,15 @@ def make_pass(run: Run, mirror: Mirror) -> None:
     synced = jobs.now(mirror.at_ns / 1e9 + run.bucket.offset) if mirror.at_ns else ""
     if run.leads and synced and not run.ending and time.monotonic() > run.next_state:
         run.next_state = time.monotonic() + STATE
-        try:
-            run.write_state(RUNNING, synced_until=synced)
-        except NotMine:
-            run.is_taken = True
+        write_running(run, synced_until=synced)
+
+
+def write_running(run: Run, **changes: Any) -> None:
+    """Write that the command runs; `look` ends it if another machine has the job."""
+    try:
+        run.write_state(RUNNING, **changes)
+    except NotMine:
+        run.is_taken = True
 
 
 def pause(run: Run, mirror: Mirror) -> float:

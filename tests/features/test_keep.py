@@ -33,7 +33,7 @@ def test_a_machine_waits_for_jobs_and_costs_until_it_is_killed(cloud: Cloud, pro
     plan = cloud.run("run", "-g", "0", "--dry-run", "true", cwd=project)
     found = re.search(r"warm1 is warm \(n1-standard-8, \d+ min left\): --on warm1\n", plan.out)
     assert found, plan.out
-    cmd = "cd /root/berg_results/own; hostname >name; ls .. >ls; readlink /root/berg/jobs/*/berg/venv >venv"
+    cmd = "cd /root/berg_results/own; hostname >name; ls .. >ls; readlink -f /root/berg/jobs/*/berg/venv >venv"
     words = ["run", "--on", "warm1", "-n", "next1", "-r", "own", "--wait", cmd]
     cloud.ok(*words, cwd=project)
     assert cloud.read("berg_results/own/name") == b"warm1\n"

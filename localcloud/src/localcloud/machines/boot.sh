@@ -60,6 +60,12 @@ build_root() { # BIND...
         fi
     done
     mount_overlay root "$image"
+    if [[ -L $image/berg/venv ]]; then # as a mount: where the link leads may be hidden from some processes, as /tmp is
+        rm -f "$new/root/berg/venv" 2>/dev/null || :
+        mkdir -p "$new/root/berg/venv"
+        mount --bind "$(readlink "$image/berg/venv")" "$new/root/berg/venv"
+        mount -o remount,bind,ro "$new/root/berg/venv" 2>/dev/null || :
+    fi
     # Its own settings and host key of ssh; the host's keys are not to be seen.
     [[ ! -d $new/etc/ssh ]] || mount --bind "$folder/ssh" "$new/etc/ssh"
     for path; do bind_read_only "$path"; done
