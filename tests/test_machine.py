@@ -14,6 +14,7 @@ import time
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -891,6 +892,25 @@ def test_a_state_is_written_by_who_has_the_job(cloud: Cloud, google: Google, run
     with pytest.raises(NotMine):
         taken.write_state("RUNNING")
     assert kept(other).machine_id == "2"
+
+
+def test_a_command_begins_while_its_machine_has_the_job(
+    cloud: Cloud, google: Google, run: Any, tmp_path: Path
+) -> None:
+    ran = tmp_path / "ran"
+    made = submitted(run(cloud.bucket, name="begins", cmd=f"touch {ran}"))
+    made.cwd.mkdir(parents=True)
+    made.command.spared |= {*made.command.members()}
+    mirror, _ = mirrored(cloud, tmp_path / "berg_results", "begins")
+    made.write_state("STARTING", machine_id="7")
+    assert worker.run_command(made, mirror).state == "SUCCEEDED" and ran.exists()
+    assert kept(made).state == "RUNNING" and kept(made).times["RUNNING"]
+    ran.unlink()
+    made.wrote_state -= 5  # so long ago that another machine may have the job: and one has
+    jobs.write_state(cloud.bucket, replace(kept(made), machine_id="8"), made.generation)
+    with pytest.raises(NotMine):
+        worker.run_command(made, mirror)
+    assert not ran.exists()
 
 
 def test_the_end_has_its_reason_code_and_attempt(cloud: Cloud, run: Any) -> None:
