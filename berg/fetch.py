@@ -14,7 +14,6 @@ import threading
 import time
 import unicodedata
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -22,11 +21,12 @@ from pathlib import Path
 import click
 
 from berg import BergError, jobs, table, terminal
-from berg.bucket import PIECE, THREADS, Bucket, Changed, Object
+from berg.bucket import Bucket, Changed, Object
 from berg.config import Config
 from berg.job import OBEYED, RESULTS, State, check_results, row_states, states
 from berg.moments import (
     Row,
+    bring_all,
     copies,
     download,
     hashed,
@@ -113,11 +113,8 @@ class Fetch:
                 for path in [*self.notes.keys() - rows.keys()] if deleted else []:
                     self.move_away(path)
                 links = [path for path, row in rows.items() if row.link]
-                large = [path for path, row in rows.items() if row.size > PIECE]
-                small = [path for path, row in rows.items() if not row.link and row.size <= PIECE]
-                for paths, threads in ((small, 2 * THREADS), (large, THREADS)):
-                    with ThreadPoolExecutor(threads) as pool:
-                        [*pool.map(lambda path: self.bring(path, rows[path], rows), paths)]
+                files = {path: row for path, row in rows.items() if not row.link}
+                bring_all(lambda path: self.bring(path, rows[path], rows), files)
                 for path in links:  # last: no file comes through one
                     self.bring(path, rows[path], rows)
             finally:

@@ -13,10 +13,11 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from berg.bucket import Bucket, Changed, Object, checksum
+from berg.bucket import THREADS, Bucket, Changed, Object, checksum
 from berg.job import kept_prefix, moments_prefix
 
 OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe would wait for a writer
@@ -28,6 +29,9 @@ WHOLE_AGE = 10  # ticks by which a moment may be older that is whole on all mach
 # The name of a file whose path a lower rank writes, too.
 RANK_NAME = re.compile(r"(.+)\.~rank([1-9]\d*)~", re.S)
 LOOKS = 10  # at the moments, if they are deleted meanwhile
+SMALL, MANY = 1 << 20, 64  # bytes of a file that is one of so many downloads at the same time
+
+T = TypeVar("T")
 
 
 class Row(NamedTuple):
@@ -159,6 +163,19 @@ def copies(bucket: Bucket, job: str) -> dict[str, list[Object]]:
     found: dict[str, list[Object]] = {}
     for each in bucket.list(kept_prefix(job)):
         found.setdefault(each.name.rpartition("/")[2].partition("-")[0], []).append(each)
+    return found
+
+
+def bring_all(bring: Callable[[str], T], rows: dict[str, Row]) -> list[T]:
+    """What `bring` returns for each path: for many small files at the same time, then for large ones, each of
+    which has several connections.
+    """
+    found: list[T] = []
+    for is_small, threads in ((True, MANY), (False, THREADS)):
+        with ThreadPoolExecutor(threads) as pool:
+            found += pool.map(
+                bring, [p for p, row in rows.items() if (row.size <= SMALL) is is_small]
+            )
     return found
 
 

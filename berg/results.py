@@ -48,6 +48,7 @@ from berg.moments import (
     PARTLY,
     UNKNOWN,
     Row,
+    bring_all,
     common,
     copies,
     download,
@@ -970,9 +971,7 @@ class Mirror:
             if not {*map(str, Path(path).parents)} & rows.keys()
         }
         self.clear(rows)
-        with ThreadPoolExecutor(THREADS) as pool:
-            bring = lambda path: self.bring(path, rows[path], plain.get(path), kept)  # noqa: E731
-            new = sum(pool.map(bring, rows))
+        new = sum(bring_all(lambda path: self.bring(path, rows[path], plain.get(path), kept), rows))
         self.take(plain, rows)
         here = self.aside("", 0).rpartition("/")[0]
         self.asides = {  # need no other copy

@@ -32,7 +32,7 @@ from berg.feature import Feature
 from berg.fetch import Fetch
 from berg.google import GoogleError
 from berg.job import now
-from berg.moments import Row, is_plain, is_there, misnamed
+from berg.moments import Row, bring_all, is_plain, is_there, misnamed
 from berg.options import option
 
 if TYPE_CHECKING:
@@ -227,19 +227,20 @@ def bring(run: Run, name: str, place: PurePosixPath, counted: dict[str, Any]) ->
     if fingerprint(items) != counted[name]["checksum"]:
         run.say(f"{name} changed since the job was submitted")
 
-    def one(item: Object) -> None:
-        path = item.name.removeprefix(prefix)
-        file = Path(place, path)
+    rows = {item.name.removeprefix(prefix): Row(item.size, item.crc) for item in items}
+
+    def one(path: str) -> None:
+        file, row = Path(place, path), rows[path]
         if not is_plain(path):
             raise BergError(f"{name}: {path!r} cannot be the name of a file")
-        if not is_there(file, Row(item.size, item.crc)):
+        if not is_there(file, row):
             file.parent.mkdir(parents=True, exist_ok=True)
             part = file.with_name(f".berg-part-{file.name}"[:255])
-            bucket.download(item.name, part, item.size, item.crc, lambda count: run.look())
+            bucket.download(prefix + path, part, row.size, row.crc, lambda count: run.look())
             part.replace(file)
 
     try:
-        [*side_by_side(one, items)]
+        bring_all(one, rows)
     except (Changed, FileNotFoundError) as error:
         raise BergError(f"{name} is being changed: {error}. Start the job again") from None
 
