@@ -1,7 +1,5 @@
 """The embedded cloud as a program: `python -m localcloud [FOLDER]`."""
 
-from __future__ import annotations
-
 import argparse
 import fcntl
 import logging

@@ -1,7 +1,5 @@
 """Certificates: a cluster's authority and its API server's, and those that sign themselves."""
 
-from __future__ import annotations
-
 import datetime
 import ipaddress
 import os

@@ -8,8 +8,6 @@
 Not covered: a server on another host, and more than one server per folder.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

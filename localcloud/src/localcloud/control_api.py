@@ -4,8 +4,6 @@ machines.
 Bodies and answers are JSON objects; the server adds the token check.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Awaitable, Callable
 from typing import Any

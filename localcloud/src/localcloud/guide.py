@@ -3,8 +3,6 @@
 It needs only the standard library: the test fixture and the program's help import it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from localcloud.identity.tokens import LAPTOP, Tokens

@@ -1,7 +1,5 @@
 """How a merge patch (RFC 7386) changes an object. Not covered: other kinds of patches."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

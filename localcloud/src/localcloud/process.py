@@ -7,8 +7,6 @@ it, the metadata servers on the machines' addresses. SIGTERM ends the machines (
 SIGKILL) and then the server. Killed with SIGKILL it leaves its machines running until the next start.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import logging

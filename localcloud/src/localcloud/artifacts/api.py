@@ -3,8 +3,6 @@
 An operation is done at once. Not covered: other formats than DOCKER, other methods, what is in a repository.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import time

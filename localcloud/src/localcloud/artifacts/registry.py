@@ -8,8 +8,6 @@ Not covered: the challenge for clients without a token, reading layers, uploads 
 images, lists of tags, deletion.
 """
 
-from __future__ import annotations
-
 import json
 import re
 

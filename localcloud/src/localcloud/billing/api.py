@@ -7,8 +7,6 @@ between them there: commitments, reserved ones for nothing, those of other regio
 Not covered: all other SKUs and services, currencies but USD, former prices, billing accounts.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

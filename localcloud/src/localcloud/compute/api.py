@@ -5,8 +5,6 @@ A handler reads one checked request and answers in Google's shapes. Not covered:
 the methods there are; everything else answers 501. Permissions are one flag per project.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Callable
@@ -24,12 +22,11 @@ from localcloud.compute import (
     policies,
     power,
     quotas,
-    reservations_api,
+    reservations,
     resize_requests,
 )
 from localcloud.compute.checks import LINK, not_found
 from localcloud.compute.firewalls import delete_firewall, insert_firewall
-from localcloud.compute.listing import listed
 from localcloud.compute.make import make_instance
 from localcloud.compute.operations import begin_operation, get_operation, wait_operation
 from localcloud.compute.resources import RESOURCES, read_resource
@@ -45,6 +42,11 @@ PUBLIC = {f"compute.images.{verb}" for verb in ("get", "getFromFamily", "list")}
 def handlers(cloud: Cloud) -> dict[str, Any]:
     """The handler of every method there is, by discovery id."""
     own = {
+        **{
+            f"{name}.{verb}": read_resource
+            for name in RESOURCES
+            for verb in ("get", "list", "aggregatedList")
+        },
         "instances.insert": insert,
         "instances.bulkInsert": bulk.bulk_insert,
         "instances.get": get_instance,
@@ -54,8 +56,6 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
         "instances.simulateMaintenanceEvent": simulate_maintenance,
         "instances.getGuestAttributes": guest_attributes.get,
         "instances.setMetadata": set_metadata,
-        "instances.list": list_instances,
-        "instances.aggregatedList": list_instances,
         "projects.get": get_project,
         "projects.setCommonInstanceMetadata": set_common_metadata,
         "firewalls.insert": insert_firewall,
@@ -63,16 +63,11 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
         **groups_api.HANDLERS,
         **networks_api.HANDLERS,
         **policies.HANDLERS,
-        **reservations_api.HANDLERS,
+        **reservations.HANDLERS,
         **resize_requests.HANDLERS,
         **images.HANDLERS,
         **{f"{scope}Operations.get": get_operation for scope in ("zone", "region", "global")},
         **{f"{scope}Operations.wait": wait_operation for scope in ("zone", "region", "global")},
-        **{
-            f"{name}.{verb}": read_resource
-            for name in RESOURCES
-            for verb in ("get", "list", "aggregatedList")
-        },
     }
     # gcloud 528 sends this with every list. The document of 2026-11 only mentions it in prose.
     for method in schema.load("compute").methods.values():
@@ -166,12 +161,6 @@ async def set_metadata(compute: Compute, call: Call) -> dict:
     compute.save(instance)
     operation = begin_operation(compute, call, "setMetadata", instance.path, instance.id)
     return compute.finish(operation)
-
-
-async def list_instances(compute: Compute, call: Call) -> dict:
-    project = call.params["project"]
-    rows = [(i.zone, i.resource) for i in compute.instances.values() if i.project == project]
-    return listed(call, "instance", "zones", rows)
 
 
 # --- projects

@@ -7,8 +7,6 @@ machines/<id>/disks, by the name that it has in /dev/disk/by-id.
 Not covered: persistent disks other than the first.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -4,8 +4,6 @@ Not covered: bulk inserts in a region, of which some machines are enough, name p
 instanceFlexibilityPolicy.
 """
 
-from __future__ import annotations
-
 import asyncio
 import uuid
 

@@ -5,8 +5,6 @@ Not covered: most regions, machine families that berg never asks for, prices, ca
 are in the zones that Google documents for them; disk and image sizes are round figures.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from typing import Any

@@ -5,8 +5,6 @@ Not covered: organisation policies and permissions. Wording of errors that Googl
 is as remembered from practice.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -7,8 +7,6 @@ images' rows, from which a new machine's disk starts.
 Not covered: disks that no machine has, and images that are made from those.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

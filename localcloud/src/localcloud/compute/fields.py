@@ -7,8 +7,6 @@ Google does not document is as remembered from practice.
 Not covered: host names of one's own.
 """
 
-from __future__ import annotations
-
 from localcloud import schema
 from localcloud.compute import catalog, tpus
 from localcloud.compute.checks import LINK, invalid, last, served

@@ -4,8 +4,6 @@ Machines here share the host's network, so rules count for what comes through Id
 alone. Not covered: rules that deny, rules for what goes out, tags, accounts, firewall policies, IPv6.
 """
 
-from __future__ import annotations
-
 import ipaddress
 
 from localcloud.call import Call

@@ -7,8 +7,6 @@ Not covered: the order in which Google serves who waits. Several machines at onc
 resize_requests.py's.
 """
 
-from __future__ import annotations
-
 import asyncio
 
 from localcloud.compute import quotas

@@ -19,8 +19,6 @@ standby pools, instance flexibility, target pools, proactive redistribution, aba
 instances by request. Google waits longer and longer between attempts; here it is `refill` seconds.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from typing import Any

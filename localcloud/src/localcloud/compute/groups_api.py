@@ -4,8 +4,6 @@ not covered.
 A field of a group that is not honoured here is refused with 501, not ignored.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import string
@@ -345,8 +343,6 @@ MANAGER = {
 }
 HANDLERS = {
     "instanceTemplates.insert": templates.insert_template,
-    "instanceTemplates.get": templates.get_template,
-    "instanceTemplates.list": templates.list_templates,
     "instanceTemplates.delete": templates.delete_template,
     "instanceGroupManagers.aggregatedList": list_groups,
     **{f"regionInstanceGroupManagers.{verb}": handler for verb, handler in MANAGER.items()},

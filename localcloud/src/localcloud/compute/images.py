@@ -1,10 +1,8 @@
-"""Images, disks and snapshots of boot disks: looked up, made, listed, deleted.
+"""Images, disks and snapshots of boot disks: looked up, made, deleted.
 
 Not covered: images of other things than snapshots, licences, what features of the guest mean, deprecations that
 come by themselves.
 """
-
-from __future__ import annotations
 
 import asyncio
 import functools
@@ -29,7 +27,6 @@ from localcloud.compute.checks import (
     served,
 )
 from localcloud.compute.fields import honoured
-from localcloud.compute.listing import listed
 from localcloud.compute.operations import begin_operation, delete
 from localcloud.compute.state import Compute, key_of
 from localcloud.errors import ApiError
@@ -295,16 +292,8 @@ async def remove(compute: Compute, call: Call, kind: str, name: str) -> dict:
 # --- methods
 
 
-async def get_image(compute: Compute, call: Call) -> dict:
-    project = call.params["project"]
-    if "family" in call.params:
-        return newest(compute, project, call.params["family"])
-    return named(images_of(compute, project), path_of(project, "images", call.params["image"]))
-
-
-async def list_images(compute: Compute, call: Call) -> dict:
-    rows = images_of(compute, call.params["project"])
-    return listed(call, "image", "globals", [("global", row) for row in rows])
+async def get_newest(compute: Compute, call: Call) -> dict:
+    return newest(compute, call.params["project"], call.params["family"])
 
 
 async def insert_image(compute: Compute, call: Call) -> dict:
@@ -367,16 +356,6 @@ async def snapshot_disk(compute: Compute, call: Call) -> dict:
     return make(compute, call, "snapshots", row, operation, copy)
 
 
-async def get_snapshot(compute: Compute, call: Call) -> dict:
-    project, rows = call.params["project"], compute.kept(call.params["project"], "snapshots")
-    return named(rows, path_of(project, "snapshots", call.params["snapshot"]))
-
-
-async def list_snapshots(compute: Compute, call: Call) -> dict:
-    rows = compute.kept(call.params["project"], "snapshots")
-    return listed(call, "snapshot", "globals", [("global", row) for row in rows])
-
-
 async def delete_snapshot(compute: Compute, call: Call) -> dict:
     return await remove(compute, call, "snapshots", call.params["snapshot"])
 
@@ -384,14 +363,6 @@ async def delete_snapshot(compute: Compute, call: Call) -> dict:
 def find_disk(compute: Compute, call: Call) -> dict:
     project, zone, name = (call.params[key] for key in ("project", "zone", "disk"))
     return compute.row("disks", f"projects/{project}/zones/{zone}/disks/{name}")
-
-
-async def get_disk(compute: Compute, call: Call) -> dict:
-    return find_disk(compute, call)
-
-
-async def list_disks(compute: Compute, call: Call) -> dict:
-    return listed(call, "disk", "zones", compute.rows("disks", call.params["project"]))
 
 
 async def delete_disk(compute: Compute, call: Call) -> dict:
@@ -402,17 +373,10 @@ async def delete_disk(compute: Compute, call: Call) -> dict:
 
 
 HANDLERS = {
-    "disks.get": get_disk,
-    "disks.list": list_disks,
-    "disks.aggregatedList": list_disks,
     "disks.delete": delete_disk,
     "disks.createSnapshot": snapshot_disk,
-    "images.get": get_image,
-    "images.getFromFamily": get_image,
-    "images.list": list_images,
+    "images.getFromFamily": get_newest,
     "images.insert": insert_image,
     "images.delete": delete_image,
-    "snapshots.get": get_snapshot,
-    "snapshots.list": list_snapshots,
     "snapshots.delete": delete_snapshot,
 }

@@ -7,8 +7,6 @@ Not covered: IPv6, alias ranges, chosen and external addresses of interfaces aft
 many interfaces a machine type of few vCPUs takes.
 """
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -4,8 +4,6 @@ Of both filter languages what berg and gcloud send: `(labels.berg="1") AND name=
 eq "web-.*"`, terms side by side. Not covered: all other operators, orderBy.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any
@@ -24,15 +22,13 @@ TERM = re.compile(
 )
 
 
-def listed(
-    call: Call, kind: str, place: str, rows: list[tuple[str, dict]], plural: str = ""
-) -> dict:
+def listed(call: Call, kind: str, place: str, rows: list[tuple[str, dict]]) -> dict:
     """One page of a list or of an aggregated list; `rows` are (zone or region, resource).
 
     Of what is in zones and in regions, `place` is "everywhere", and rows begin with zones/<zone> or
     regions/<region>.
     """
-    name = plural or f"{kind}s"
+    name = call.method.split(".")[1]
     if int(call.params.get("maxResults", MOST)) > MOST:
         raise invalid("maxResults", call.params["maxResults"], f"Must be at most {MOST}.")
     aggregated = call.method.endswith("aggregatedList")

@@ -7,8 +7,6 @@ interfaces.py.
 Not covered: sole tenancy, confidential machines, Local SSDs that are kept when a machine stops.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from localcloud.compute import catalog, contents, flex, quotas, reservations, tpus

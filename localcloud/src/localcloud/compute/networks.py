@@ -7,8 +7,6 @@ RDMA there is a network profile, whose networks are for those machines' RDMA int
 Not covered: networks of other projects (Shared VPC), Cloud NAT.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ covered: networks in auto mode other than `default`, which cannot be deleted; ch
 secondary ranges, peerings, routes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 

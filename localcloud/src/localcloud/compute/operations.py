@@ -1,7 +1,5 @@
 """Operations: what requests begin, and how clients ask for their end."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

@@ -4,8 +4,6 @@ form, and those for placement close together, which are kept and shown, and plac
 Not covered: snapshot schedules, maintenance policies, machines apart, distances; all of them are refused with 501.
 """
 
-from __future__ import annotations
-
 import re
 
 from localcloud.call import Call
@@ -19,7 +17,6 @@ from localcloud.compute.checks import (
     written,
 )
 from localcloud.compute.fields import honoured
-from localcloud.compute.listing import listed
 from localcloud.compute.operations import delete, insert
 from localcloud.compute.state import Compute
 
@@ -72,18 +69,9 @@ def check_placement(placement: dict) -> dict:
 KINDS = {"workloadPolicy": check_workload, "groupPlacementPolicy": check_placement}
 
 
-async def get_policy(compute: Compute, call: Call) -> dict:
-    project, region, name = (call.params[key] for key in ("project", "region", "resourcePolicy"))
-    return compute.row("policies", f"projects/{project}/regions/{region}/resourcePolicies/{name}")
-
-
-async def list_policies(compute: Compute, call: Call) -> dict:
-    rows = compute.rows("policies", call.params["project"])
-    return listed(call, "resourcePolicy", "regions", rows, "resourcePolicies")
-
-
 async def delete_policy(compute: Compute, call: Call) -> dict:
-    row = await get_policy(compute, call)
+    project, region, name = (call.params[key] for key in ("project", "region", "resourcePolicy"))
+    row = compute.row("policies", f"projects/{project}/regions/{region}/resourcePolicies/{name}")
     users = [each.path for each in compute.groups.values() if each.policy == row["selfLink"]]
     machines = compute.instances.values()
     users += [
@@ -98,7 +86,5 @@ async def delete_policy(compute: Compute, call: Call) -> dict:
 
 HANDLERS = {
     "resourcePolicies.insert": insert_policy,
-    "resourcePolicies.get": get_policy,
-    "resourcePolicies.aggregatedList": list_policies,
     "resourcePolicies.delete": delete_policy,
 }

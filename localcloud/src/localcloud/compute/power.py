@@ -12,8 +12,6 @@ Not covered: suspend and resume, live migration, automatic restart after a crash
 preempted only on demand, and hosts maintained likewise.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

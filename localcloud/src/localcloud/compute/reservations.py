@@ -2,20 +2,24 @@
 there is some left.
 
 A machine uses one only if it names it. What is in use follows
-from the instances that there are. The methods are those of reservations_api.py.
+from the instances that there are.
 
-Not covered: reservations that any machine uses, those that another project shares, calendars.
+Not covered: reservations that any machine uses, those that another project shares, calendars, commitments,
+future reservations, changes, quota for what is reserved.
 """
-
-from __future__ import annotations
 
 from typing import Any
 
+from localcloud.call import Call
 from localcloud.compute import catalog
-from localcloud.compute.checks import invalid
+from localcloud.compute.checks import LINK, check_name, invalid, served, written
+from localcloud.compute.fields import honoured
+from localcloud.compute.operations import insert
 from localcloud.compute.state import Compute, Instance
 
 FIELD = "resource.reservationAffinity"
+SPECIFIC = "resource.specificReservation"
+KEPT = ("name", "specificReservation", "specificReservationRequired", "deploymentType")
 
 
 def used(compute: Compute, row: dict) -> int:
@@ -74,6 +78,12 @@ def shortage(compute: Compute, instance: Instance, count: int = 1) -> dict | Non
     return {"code": "RESERVATION_CAPACITY_EXCEEDED", "message": message}
 
 
+def rows(compute: Compute, project: str) -> list[tuple[str, dict]]:
+    """The reservations of a project with what is in use of them, each with its zone."""
+    there = compute.rows("reservations", project)
+    return [(zone, shown(compute, row)) for zone, row in there]
+
+
 def shown(compute: Compute, row: dict) -> dict[str, Any]:
     counts = {
         "inUseCount": str(used(compute, row)),
@@ -81,3 +91,33 @@ def shown(compute: Compute, row: dict) -> dict[str, Any]:
         "count": str(row["specificReservation"]["count"]),
     }
     return {**row, "specificReservation": {**row["specificReservation"], **counts}}
+
+
+async def insert_reservation(compute: Compute, call: Call) -> dict:
+    project, zone = call.params["project"], call.params["zone"]
+    body = written({"$ref": "Reservation"}, call.body)
+    check_name("resource.name", body.get("name", ""))
+    honoured("resource", body, KEPT)
+    is_named = body.get("specificReservationRequired")
+    served("resource.specificReservationRequired", is_named, True)
+    specific = body.get("specificReservation") or {}
+    honoured(SPECIFIC, specific, ("count", "instanceProperties"))
+    properties = specific.get("instanceProperties") or {}
+    honoured(f"{SPECIFIC}.instanceProperties", properties, ("machineType",))
+    name = properties.get("machineType", "")
+    if catalog.machine_type(zone, name) is None:
+        field = f"{SPECIFIC}.instanceProperties.machineType"
+        raise invalid(field, name, f"There is none in {zone}.")
+    row = {
+        **body,
+        "kind": "compute#reservation",
+        "id": compute.new_id(),
+        "creationTimestamp": compute.timestamp(),
+        "zone": f"{LINK}projects/{project}/zones/{zone}",
+        "status": "READY",
+        "selfLink": f"{LINK}projects/{project}/zones/{zone}/reservations/{body['name']}",
+    }
+    return insert(compute, call, "reservations", row)
+
+
+HANDLERS = {"reservations.insert": insert_reservation}

@@ -13,8 +13,6 @@ Not covered: zonal groups, requests for a number of machines, cancelling and del
 who waits, changes of the group meanwhile.
 """
 
-from __future__ import annotations
-
 import asyncio
 
 from localcloud.call import Call

@@ -1,10 +1,8 @@
-"""What is only read, most of it made from the catalog: zones, regions, machine and accelerator types,
-networks.
+"""How everything that has rows is read, alone or in lists; and the rows of what is made from the catalog:
+zones, regions, machine and accelerator types.
 
 Not covered: routes, disk types other than a handful.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,9 +10,10 @@ from typing import Any
 
 from localcloud import schema
 from localcloud.call import Call
-from localcloud.compute import catalog, networks, quotas, tpus
+from localcloud.compute import catalog, networks, quotas, reservations, tpus
 from localcloud.compute.checks import LINK, last, not_found, number_of
 from localcloud.compute.firewalls import firewalls
+from localcloud.compute.images import images_of
 from localcloud.compute.listing import listed
 from localcloud.compute.state import Compute
 
@@ -119,6 +118,19 @@ def accelerator_types(compute: Compute, project: str) -> Rows:
     return rows
 
 
+def instances(compute: Compute, project: str) -> Rows:
+    return [(i.zone, i.resource) for i in compute.instances.values() if i.project == project]
+
+
+def kept(kind: str) -> Callable[[Compute, str], Rows]:
+    """The rows of a table: of what was made."""
+    return lambda compute, project: compute.rows(kind, project)
+
+
+def everywhere(rows: list[dict]) -> Rows:
+    return [("global", row) for row in rows]
+
+
 RESOURCES = {
     "zones": Resource("zone", "zones", zones),
     "regions": Resource("region", "regions", regions),
@@ -129,6 +141,17 @@ RESOURCES = {
     "firewalls": Resource("firewall", "globals", firewalls),
     "subnetworks": Resource("subnetwork", "regions", networks.subnetworks),
     "routers": Resource("router", "regions", lambda compute, project: []),
+    "instances": Resource("instance", "zones", instances),
+    "disks": Resource("disk", "zones", kept("disks")),
+    "images": Resource("image", "globals", lambda *whose: everywhere(images_of(*whose))),
+    "snapshots": Resource(
+        "snapshot",
+        "globals",
+        lambda compute, project: everywhere(compute.kept(project, "snapshots")),
+    ),
+    "instanceTemplates": Resource("instanceTemplate", "globals", kept("templates")),
+    "resourcePolicies": Resource("resourcePolicy", "regions", kept("policies")),
+    "reservations": Resource("reservation", "zones", reservations.rows),
 }
 
 

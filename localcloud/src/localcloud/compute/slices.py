@@ -8,8 +8,6 @@ that of the names.
 Not covered: other zonal groups, reservations, repairs of hosts.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterable

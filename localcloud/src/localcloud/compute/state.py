@@ -8,8 +8,6 @@ power.py.
 Not covered: disks that outlive their machine with their data, regional disks.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -4,8 +4,6 @@ They are checked as an insert of an instance would be, and refused if no zone wo
 covered: regional templates, templates that are made from an instance.
 """
 
-from __future__ import annotations
-
 import uuid
 
 from localcloud.call import Call
@@ -19,7 +17,6 @@ from localcloud.compute.checks import (
     written,
 )
 from localcloud.compute.fields import honoured
-from localcloud.compute.listing import listed
 from localcloud.compute.make import make_instance
 from localcloud.compute.operations import delete, insert
 from localcloud.compute.state import Compute
@@ -73,18 +70,9 @@ def check_properties(compute: Compute, project: str, properties: dict) -> None:
         raise first
 
 
-async def get_template(compute: Compute, call: Call) -> dict:
-    project, name = call.params["project"], call.params["instanceTemplate"]
-    return compute.row("templates", f"projects/{project}/global/instanceTemplates/{name}")
-
-
-async def list_templates(compute: Compute, call: Call) -> dict:
-    rows = compute.rows("templates", call.params["project"])
-    return listed(call, "instanceTemplate", "globals", rows)
-
-
 async def delete_template(compute: Compute, call: Call) -> dict:
-    row = await get_template(compute, call)
+    project, name = call.params["project"], call.params["instanceTemplate"]
+    row = compute.row("templates", f"projects/{project}/global/instanceTemplates/{name}")
     for group in compute.groups.values():
         if group.resource["instanceTemplate"] == row["selfLink"]:
             raise in_use("instance_template", row, group.path)

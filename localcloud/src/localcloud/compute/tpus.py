@@ -10,8 +10,6 @@ otherwise is nowhere documented, so that it is refused here.
 Not covered: TPUs of the Cloud TPU API, slices within slices, several slices of one job.
 """
 
-from __future__ import annotations
-
 import zlib
 from dataclasses import dataclass
 from math import prod

@@ -7,8 +7,6 @@ Not covered: updates of clusters and pools, regional clusters, Autopilot, upgrad
 zones.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import copy

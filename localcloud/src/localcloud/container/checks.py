@@ -3,8 +3,6 @@
 What is not kept at all, kept.py refuses.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 import re

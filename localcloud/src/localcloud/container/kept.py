@@ -4,8 +4,6 @@ All others are refused: who sends one means something by it that would be lost. 
 off is as good as left out.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from localcloud.errors import unserved

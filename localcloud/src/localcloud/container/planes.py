@@ -1,7 +1,5 @@
 """The control planes of clusters: opened with their cluster, closed with it or the server."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 

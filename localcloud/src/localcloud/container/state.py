@@ -3,8 +3,6 @@
 Keys that begin with `_` are the embedded cloud's own, and no answer shows them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 import uuid

@@ -4,8 +4,6 @@ Not covered: predefined roles' definitions, deletion of accounts and roles, poli
 signatures of accounts, projects themselves, and what iam.py leaves out.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Callable

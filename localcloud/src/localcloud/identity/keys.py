@@ -7,8 +7,6 @@ access token.
 Not covered: such tokens in the place of access tokens, lists, uploaded keys, disabled ones, keys that expire, other file types.
 """
 
-from __future__ import annotations
-
 import base64
 import functools
 import json

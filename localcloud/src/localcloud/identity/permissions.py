@@ -13,8 +13,6 @@ Not covered: permissions on single machines, disks and images, access lists of o
 group needs in addition to the group's own permission.
 """
 
-from __future__ import annotations
-
 from localcloud.call import Call, Cloud
 from localcloud.errors import ApiError, error_info
 from localcloud.identity import services

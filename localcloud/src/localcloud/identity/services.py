@@ -7,8 +7,6 @@ Not covered: what services need of each other, quotas, services of folders and o
 all but a name and a title of the services' configurations.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import time

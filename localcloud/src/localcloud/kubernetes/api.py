@@ -6,8 +6,6 @@ Streams are in streams.py, changes of objects in changes.py.
 Not covered: watches, other bodies than JSON, patches other than merge patches, who manages which field.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 import json

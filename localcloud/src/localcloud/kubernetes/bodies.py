@@ -1,7 +1,5 @@
 """The bodies of requests as a cluster's API reads them: JSON."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -5,8 +5,6 @@ Covered is what the objects that Berg makes could get wrong: names, labels, size
 Kubernetes checks much more.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any, NoReturn

@@ -6,8 +6,6 @@ pulled. Their processes share the host's network; the pod has an address of its 
 of its node. A container without a command sleeps.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

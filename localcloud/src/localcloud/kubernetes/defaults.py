@@ -3,8 +3,6 @@
 Not covered: defaults of fields that nothing here looks at.
 """
 
-from __future__ import annotations
-
 import base64
 
 TRACKING = "batch.kubernetes.io/job-tracking"  # finalizer of a job's pods, until they are counted

@@ -5,8 +5,6 @@ A pod is counted once, when it has ended; then it loses the finalizer that kept 
 Not covered: jobs without indexes, elastic ones, back-offs per index, deadlines, schedules (cron jobs).
 """
 
-from __future__ import annotations
-
 import calendar
 import copy
 import secrets

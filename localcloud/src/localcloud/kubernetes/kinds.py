@@ -1,7 +1,5 @@
 """Which kinds of objects a cluster has, and the refusals of its API in Kubernetes' own form."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 from typing import Any

@@ -7,8 +7,6 @@ Not covered: restarts, probes, lifecycle hooks, init containers, users other tha
 processors, images of a registry.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 import signal

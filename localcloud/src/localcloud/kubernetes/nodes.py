@@ -7,8 +7,6 @@ it, see kubelet.py.
 Not covered: upgrades, TPUs, nodes that do not answer, repairs other than of instances that are off.
 """
 
-from __future__ import annotations
-
 import secrets
 import time
 import uuid

@@ -1,7 +1,5 @@
 """What the API server serves besides objects: its version and what it has (discovery)."""
 
-from __future__ import annotations
-
 import json
 
 from aiohttp import web

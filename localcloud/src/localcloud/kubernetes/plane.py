@@ -7,8 +7,6 @@ its job has counted it.
 Not covered: other propagation policies than Background, finalizers of users.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

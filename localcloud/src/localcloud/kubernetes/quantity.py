@@ -1,7 +1,5 @@
 """Kubernetes' quantities: 500m, 20Gi, 2e3."""
 
-from __future__ import annotations
-
 import re
 
 UNITS = {

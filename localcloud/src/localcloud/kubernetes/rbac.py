@@ -2,8 +2,6 @@
 service accounts of a cluster.
 """
 
-from __future__ import annotations
-
 from localcloud.call import Cloud
 from localcloud.identity import permissions
 from localcloud.identity.tokens import Owner

@@ -6,8 +6,6 @@ FailedScaleUp.
 Not covered: removing nodes that are idle, node auto-provisioning, moving pods together to free a node.
 """
 
-from __future__ import annotations
-
 import time
 
 from localcloud.kubernetes import nodes

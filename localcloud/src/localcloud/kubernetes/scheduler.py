@@ -4,8 +4,6 @@ Not covered: affinity, spreading, priorities and preemption,
 scheduling gates, volumes' zones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from localcloud.kubernetes.defaults import GPU

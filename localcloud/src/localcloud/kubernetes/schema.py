@@ -8,8 +8,6 @@ Not covered: enums, patterns, times, ranges of numbers, required fields, of whic
 matter here.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib.metadata
 import json

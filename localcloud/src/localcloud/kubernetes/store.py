@@ -6,8 +6,6 @@ last put.
 Not covered: versions of a list in the past (`resourceVersionMatch=Exact`).
 """
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import re

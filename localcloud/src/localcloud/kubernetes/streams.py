@@ -3,8 +3,6 @@
 Not covered: attach, terminals, SPDY, parts of logs by time.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

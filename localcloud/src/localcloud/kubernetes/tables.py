@@ -1,7 +1,5 @@
 """Objects as tables, which is how kubectl asks for what it prints."""
 
-from __future__ import annotations
-
 import calendar
 import time
 from collections.abc import Callable

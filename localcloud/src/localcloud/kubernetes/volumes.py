@@ -4,8 +4,6 @@ Not covered: other sources of variables than fields of the pod; other volumes th
 fields and empty folders; subPath; tokens of service accounts.
 """
 
-from __future__ import annotations
-
 import base64
 import re
 from pathlib import Path

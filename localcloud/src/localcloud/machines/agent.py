@@ -6,8 +6,6 @@ updateAuthorizedKeys of https://github.com/GoogleCloudPlatform/guest-agent does.
 other than root, whom that one makes, OS Login, keys that expire.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 

@@ -7,8 +7,6 @@ https://docs.cloud.google.com/compute/docs/metadata/manage-guest-attributes
 Not covered: an organisation's policy against them.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections import deque

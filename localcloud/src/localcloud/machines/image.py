@@ -4,8 +4,6 @@ python is the host's, with a stub package `torch`, and without venv and ensurepi
 saves a machine half of its CPU time. Plain images have an empty /root.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from pathlib import Path

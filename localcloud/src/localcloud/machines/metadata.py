@@ -13,8 +13,6 @@ Not covered: identity tokens, lists of directories, `alt`, `wait_for_change`, mT
 keys, rate limits, tokens of fewer scopes than the machine's.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -6,8 +6,6 @@ machine's metadata server, answers its own user alone.
 Not covered: IPv6, connections from other computers, users of a machine other than its root.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

@@ -25,8 +25,6 @@ host's system files belong to another user inside, so a package manager cannot r
 shutdown-script and startup-script-url are not run.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

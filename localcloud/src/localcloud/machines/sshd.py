@@ -13,8 +13,6 @@ number 1000, and so has who logs in, by the name of root and with all that root'
 to files. Not covered: PAM, OS Login, users other than root.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

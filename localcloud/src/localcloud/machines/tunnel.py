@@ -12,8 +12,6 @@ Not covered: resuming a broken connection (reconnect), hosts by address, destina
 groups.
 """
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import ssl

@@ -3,8 +3,6 @@
 Not covered: all else, and what the widgets of a dashboard show.
 """
 
-from __future__ import annotations
-
 import functools
 import uuid
 from collections.abc import Callable

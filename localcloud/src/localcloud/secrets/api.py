@@ -5,8 +5,6 @@ Not covered: pages of lists, regional secrets (projects.locations), patch, rotat
 delayed destruction, keys of one's own, secret types, tags.
 """
 
-from __future__ import annotations
-
 import base64
 import functools
 import re
