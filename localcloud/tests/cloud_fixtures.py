@@ -27,7 +27,6 @@ USUAL = {
     "metadata_delay": 0,
     "grant_delay": 2,
     "account_delay": 2,
-    "enable_delay": 0,
     "first_boot": 30,
     "image_delay": 0,
     "prepared": 1,  # how the worker came to a machine makes no difference to what happens later

@@ -99,27 +99,6 @@ def test_a_path_of_the_control_api_that_there_is_not(raw, http_session):
     assert unknown.status_code == 404 and "not found" in unknown.text.lower()
 
 
-def test_bodies_that_are_too_large_or_too_deep(raw, http_session):
-    url = f"{raw.server.url}/storage/v1/b?project={PROJECT}"
-    large = http_session.post(url, data=b'{"name": "' + b"x" * (65 * MB) + b'"}')
-    assert (large.status_code, reason(large)) == (413, "requestTooLarge")
-    control = http_session.post(f"{raw.server.url}/_berg/faults", data=b"x" * (65 * MB))
-    assert control.status_code == 413
-    for body in (
-        "[" * 100_000,
-        '{"labels":' * 100_000 + "1" + "}" * 100_000,
-        "[" * 101 + "]" * 101,
-    ):
-        deep = http_session.patch(raw.base, data=body.encode())
-        assert deep.status_code == 400 and "Message too deep" in deep.text
-    deep = http_session.post(f"{raw.server.url}/_berg/faults", data=b"[" * 100_000)
-    assert deep.status_code == 400
-    # Google's clients in Go send the body `null`, rclone among them when it copies.
-    raw.put("x", b"abc")
-    copied = http_session.post(f"{raw.url('x')}/rewriteTo/b/{raw.name}/o/y", data=b"null")
-    assert copied.status_code == 200 and raw.read("y").content == b"abc"
-
-
 def test_scopes_of_tokens(raw):
     """A token for some scopes may do what the discovery document says of them, whoever owns it."""
     scope = "https://www.googleapis.com/auth/"
@@ -158,11 +137,11 @@ def test_faults(raw, http_session):
         assert answer.status_code == 200, answer.text
 
     raw.put("x", b"x")
-    add(method="storage.objects.*", status=503, times=2, skip=1, match="/o/x")
-    statuses = [raw.get(name).status_code for name in ("x", "other", "x", "x", "x")]
-    assert statuses == [200, 404, 503, 503, 200]
+    add(method="storage.objects.*", status=503, times=2, match="/o/x")
+    statuses = [raw.get(name).status_code for name in ("other", "x", "x", "x")]
+    assert statuses == [404, 503, 503, 200]
     (listed,) = http_session.get(faults).json()["faults"]
-    assert (listed["seen"], listed["hits"]) == (3, 2)
+    assert listed["hits"] == 2
     http_session.delete(faults)
     add(method="storage.objects.get", status=429, times=None, probability=0.5, seed=7)
     statuses = [raw.get("x").status_code for _ in range(40)]

@@ -27,7 +27,6 @@ from localcloud.monitoring.store import Monitoring
 from localcloud.secrets.store import Secrets
 from localcloud.storage.state import Storage
 
-MAX_DEPTH = 100  # of a body: what protocol buffers read
 CLOUD: web.AppKey["Cloud"] = web.AppKey("cloud")
 
 
@@ -132,22 +131,6 @@ def parse_json(data: bytes) -> Any:
         return {}
     try:
         body = json.loads(data)
-    except RecursionError:
-        raise too_deep() from None
     except ValueError as error:
         raise ApiError(400, "parseError", f"Invalid JSON payload received. {error}") from None
-    check_depth(body, MAX_DEPTH)
     return {} if body is None else body
-
-
-def check_depth(value: Any, left: int) -> None:
-    if isinstance(value, (dict, list)):
-        if not left:
-            raise too_deep()
-        for item in value.values() if isinstance(value, dict) else value:
-            check_depth(item, left - 1)
-
-
-def too_deep() -> ApiError:
-    message = f"Invalid JSON payload received. Message too deep. Max recursion depth ({MAX_DEPTH}) reached"
-    return ApiError(400, "parseError", message)

@@ -12,7 +12,6 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -141,9 +140,7 @@ def reset(folder: Path) -> None:
 
 
 def status(folder: Path) -> dict[str, Any]:
-    """What there is: running, port, pid, machines by state, buckets, bytes on disk, limits of this
-    host.
-    """
+    """What there is: whether it runs, its port and process, how many machines are in which state."""
     folder = Path(folder).absolute()
     running = is_running(folder)
     saved = read_json(folder / "server.json")
@@ -155,33 +152,8 @@ def status(folder: Path) -> dict[str, Any]:
         "running": running,
         "port": saved.get("port"),
         "pid": saved.get("pid") if running else None,
-        "folder": str(folder),
-        "credentials": str(folder / "credentials.json"),
         "machines": states,
-        "buckets": count_buckets(folder),
-        "disk_bytes": disk_bytes(folder),
-        "abilities": read_json(folder / "abilities.json").get("limits", []),
     }
-
-
-def count_buckets(folder: Path) -> int:
-    import sqlite3
-
-    try:
-        with contextlib.closing(
-            sqlite3.connect(f"file:{folder}/storage/index.sqlite3?mode=ro", uri=True)
-        ) as database:
-            return database.execute("SELECT COUNT(*) FROM buckets").fetchone()[0]
-    except sqlite3.Error:
-        return 0
-
-
-def disk_bytes(folder: Path) -> int:
-    """Bytes that the state occupies, image and machines included."""
-    if not folder.exists() or not shutil.which("du"):
-        return 0
-    done = subprocess.run(["du", "-sk", folder], capture_output=True, text=True, check=False)
-    return int(done.stdout.split()[0]) * 1024 if done.stdout else 0
 
 
 def is_running(folder: Path) -> bool:

@@ -21,7 +21,7 @@ from localcloud.kubernetes.plane import Plane
 SETTINGS = {
     "Storage": ["write_interval"],
     "Link": ["latency", "machine_latency", "bandwidth"],
-    "Iam": ["grant_delay", "account_delay", "enable_delay"],
+    "Iam": ["grant_delay", "account_delay"],
 }
 
 
@@ -36,7 +36,6 @@ def routes(cloud: Cloud) -> list[web.RouteDef]:
         ("POST", "/_berg/quotas", set_quota),
         ("POST", "/_berg/stockout", set_stockout),
         ("POST", "/_berg/settings", change_settings),
-        ("GET", "/_berg/instances", list_instances),
         ("POST", "/_berg/instances/{name}/preempt", preempt),
         ("POST", "/_berg/instances/{name}/crash", crash),
         ("POST", "/_berg/instances/{name}/cut", cut),
@@ -124,10 +123,6 @@ async def change_settings(cloud: Cloud, name: str, body: dict) -> dict:
             raise ApiError(400, "invalid", f"Unknown setting: {key}")
         setattr(holders[key], key, value if value is None else float(value))
     return {name: getattr(holder, name) for name, holder in holders.items()}
-
-
-async def list_instances(cloud: Cloud, name: str, body: dict) -> dict:
-    return {"instances": [each.resource for each in cloud.compute.instances.values()]}
 
 
 async def preempt(cloud: Cloud, name: str, body: dict) -> dict:

@@ -21,7 +21,6 @@ from localcloud.storage import xml
 
 log = logging.getLogger("localcloud")
 
-MAX_JSON_BODY = 64 << 20
 # each below /<service>/v1/
 SERVICES = (
     "compute",
@@ -128,8 +127,6 @@ async def respond(
         return await call_method(request, found, path, query)
     except ApiError as error:
         return error_response(error, path.startswith(WITH_REASONS))
-    except web.HTTPRequestEntityTooLarge:
-        return error_response(too_large(), path.startswith(WITH_REASONS))
     except ConnectionError:
         return web.Response(status=499)  # the client has gone: this is for the log only
     except Exception as error:
@@ -255,12 +252,6 @@ def check_scopes(method: schema.Method, owner: Owner) -> None:
     details = [error_info("ACCESS_TOKEN_SCOPE_INSUFFICIENT", "googleapis.com", **about)]
     message = "Request had insufficient authentication scopes."
     raise ApiError(403, "insufficientPermissions", message, details=details)
-
-
-def too_large() -> ApiError:
-    return ApiError(
-        413, "requestTooLarge", f"Request payload size exceeds the limit: {MAX_JSON_BODY} bytes."
-    )
 
 
 def json_response(body: dict, status: int = 200, indent: int | None = None) -> web.Response:

@@ -35,7 +35,6 @@ class Fault:
 
     method: str  # fnmatch pattern of method ids
     times: int | None = 1  # None: until cleared
-    skip: int = 0  # let this many matching requests pass first
     probability: float = 1.0
     seed: int | None = None
     zone: str | None = None
@@ -51,7 +50,6 @@ class Fault:
     half: bool = False  # the answer breaks off
     after_handler: bool = False  # do the work, then lose the answer
     operation_error: dict | None = None
-    seen: int = 0
     hits: int = 0
 
     def __post_init__(self) -> None:
@@ -66,8 +64,7 @@ class Fault:
             return False
         if (self.zone and self.zone != zone) or (self.match and self.match not in path):
             return False
-        self.seen += 1
-        if self.seen <= self.skip or self.random.random() >= self.probability:
+        if self.random.random() >= self.probability:
             return False
         self.hits += 1
         return True
@@ -97,7 +94,7 @@ class Faults:
         """Add a fault from its JSON form; raise 400 for one that could never do anything."""
         if not isinstance(spec, dict) or not any(spec.get(effect) for effect in EFFECTS):
             raise ApiError(400, "invalid", f"A fault needs one of: {', '.join(EFFECTS)}")
-        known = set(Fault.__dataclass_fields__) - {"seen", "hits"}
+        known = set(Fault.__dataclass_fields__) - {"hits"}
         unknown = sorted(set(spec) - known)
         if unknown or "method" not in spec:
             wrong = (

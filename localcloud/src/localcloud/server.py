@@ -25,14 +25,7 @@ from localcloud.compute.networks import reaches_google
 from localcloud.compute.state import Compute, Settings
 from localcloud.container import api as container_api
 from localcloud.container.state import Container
-from localcloud.dispatch import (
-    HANDLERS,
-    MAX_JSON_BODY,
-    api,
-    authenticate,
-    error_response,
-    too_large,
-)
+from localcloud.dispatch import HANDLERS, api, authenticate, error_response
 from localcloud.errors import ApiError
 from localcloud.faults import Faults
 from localcloud.identity import api as iam_api
@@ -77,7 +70,7 @@ def open_cloud(folder: Path, port: int, project: str, settings: Settings | None 
 def make_app(cloud: Cloud) -> web.Application:
     """Return the application that serves `cloud`."""
     far = distance.middleware(cloud.link, cloud.tokens)
-    app = web.Application(client_max_size=MAX_JSON_BODY, middlewares=[far, network])
+    app = web.Application(client_max_size=0, middlewares=[far, network])  # 0: bodies of any size
     app[CLOUD] = cloud
     app[HANDLERS] = {}
     modules = (
@@ -113,8 +106,6 @@ def _guarded(cloud: Cloud, route: web.RouteDef) -> web.RouteDef:
             return await route.handler(request)
         except ApiError as error:
             return error_response(error)
-        except web.HTTPRequestEntityTooLarge:
-            return error_response(too_large())
 
     return web.RouteDef(route.method, route.path, handler, route.kwargs)
 

@@ -586,7 +586,7 @@ def test_bulk_insert_is_all_or_nothing(client):
     assert summary["message"] == "Requested minimum count of 3 VMs could not be created."
     assert cause["code"] == "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS" and names(client) == []
     client.control("stockout", {"on": False})
-    wrong = {"operation_error": {"code": "INTERNAL_ERROR", "message": "no"}, "skip": 1}
+    wrong = {"operation_error": {"code": "INTERNAL_ERROR", "message": "no"}}
     client.control("faults", {"method": "compute.instances.insert", **wrong})
     done = client.wait(client.call("POST", path, part))
     assert [each["code"] for each in done["error"]["errors"]] == [

@@ -64,8 +64,6 @@ class Iam:
             0.0  # seconds before a grant counts; what counts is not kept over a restart
         )
         self.account_delay = 0.0  # seconds before other services hear of a new account
-        self.enable_delay = 0.0  # seconds before an API that was enabled answers
-        self.enabled_at: dict[tuple[str, str], float] = {}  # by project and service
         self.granted: dict[
             tuple[str, str, str], float
         ] = {}  # resource, role with condition, member -> time.monotonic()

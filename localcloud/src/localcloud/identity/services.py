@@ -8,8 +8,6 @@ all but a name and a title of the services' configurations.
 """
 
 import functools
-import math
-import time
 from typing import Any
 
 from localcloud.call import Call, Cloud, Handler
@@ -69,23 +67,14 @@ def enabled(cloud: Cloud, project: str) -> list[str]:
 
 def turn(cloud: Cloud, project: str, service: str, on: bool) -> None:
     others = [name for name in enabled(cloud, project) if name != service]
-    if on and service not in enabled(cloud, project):
-        cloud.iam.enabled_at[project, service] = time.monotonic()
     cloud.projects[project]["services"] = sorted([*others, service] if on else others)
     cloud.save_projects()
-
-
-def answers(cloud: Cloud, project: str, service: str) -> bool:
-    """Return whether an API is on, and has been for `enable_delay`."""
-    since = cloud.iam.enabled_at.get((project, service), -math.inf)
-    is_known = since <= time.monotonic() - cloud.iam.enable_delay
-    return is_known and service in enabled(cloud, project)
 
 
 def check(cloud: Cloud, call: Call) -> None:
     """Raise Google's 403 for a call to an API that its project has turned off."""
     service, project = call.method.partition(".")[0], project_of(cloud, call)
-    if project is None or answers(cloud, project, service):
+    if project is None or service in enabled(cloud, project):
         return
     number, title = cloud.projects[project]["number"], TITLES[service]
     host = f"{service}.googleapis.com"
