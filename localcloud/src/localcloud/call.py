@@ -8,7 +8,7 @@ import asyncio
 import json
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,9 +47,6 @@ class Call:
         if fault and not fault.after_handler:
             await suffer(fault, self.request)
         self.late_fault = fault
-
-
-Handler = Callable[[Call], Awaitable[dict | web.StreamResponse | None]]  # None: 204, no body
 
 
 @dataclass

@@ -46,6 +46,7 @@ OTHER_SCOPES = tuple(
     ]
 )
 EXTRA_GLOBALS = {
+    "returnPartialSuccess",  # with every list of gcloud 528; most documents mention it in prose alone
     "$.xgafv",
     "upload_protocol",
     "access_token",

@@ -29,7 +29,8 @@ from localcloud.dispatch import HANDLERS, api, authenticate, error_response
 from localcloud.errors import ApiError
 from localcloud.faults import Faults
 from localcloud.identity import api as iam_api
-from localcloud.identity import keys, oauth, services
+from localcloud.identity import keys, oauth
+from localcloud.identity import services as services_api
 from localcloud.identity.iam import Iam
 from localcloud.identity.tokens import LAPTOP, Tokens
 from localcloud.machines import tunnel
@@ -72,21 +73,23 @@ def make_app(cloud: Cloud) -> web.Application:
     far = distance.middleware(cloud.link, cloud.tokens)
     app = web.Application(client_max_size=0, middlewares=[far, network])  # 0: bodies of any size
     app[CLOUD] = cloud
-    app[HANDLERS] = {}
-    modules = (
+    services = (
         storage_api,
         secrets_api,
         iam_api,
         keys,
-        services,
+        services_api,
         billing_api,
         monitoring_api,
         artifacts_api,
         compute_api,
         container_api,
     )
-    for module in modules:
-        app[HANDLERS].update(module.handlers(cloud))
+    app[HANDLERS] = {
+        method: functools.partial(handler, cloud)
+        for service in services
+        for method, handler in service.HANDLERS.items()
+    }
     cloud.compute.account_exists = lambda email: cloud.iam.account(email) is not None
     cloud.compute.account_is_known = cloud.iam.is_known
     app.router.add_post("/token", functools.partial(oauth.token, cloud.tokens, cloud.iam))

@@ -3,23 +3,16 @@
 An operation is done at once. Not covered: other formats than DOCKER, other methods, what is in a repository.
 """
 
-import functools
 import re
 import time
 import uuid
 
-from localcloud.call import Call, Cloud, Handler
+from localcloud.call import Call, Cloud
 from localcloud.compute.checks import check_labels
 from localcloud.errors import ApiError, unserved
 from localcloud.locations import REGIONS
 
 TYPE = "type.googleapis.com/google.devtools.artifactregistry.v1."
-
-
-def handlers(cloud: Cloud) -> dict[str, Handler]:
-    """Return the handler of every method that is served, by method id."""
-    prefix = "artifactregistry.projects.locations.repositories."
-    return {f"{prefix}create": functools.partial(create, cloud)}
 
 
 def full_name(cloud: Cloud, call: Call, name: str) -> str:
@@ -57,3 +50,6 @@ async def create(cloud: Cloud, call: Call) -> dict:
         "done": True,
         "response": {"@type": f"{TYPE}Repository", **row},
     }
+
+
+HANDLERS = {"artifactregistry.projects.locations.repositories.create": create}

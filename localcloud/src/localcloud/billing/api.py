@@ -7,10 +7,9 @@ between them there: commitments, reserved ones for nothing, those of other regio
 Not covered: all other SKUs and services, currencies but USD, former prices, billing accounts.
 """
 
-import functools
 from typing import Any
 
-from localcloud.call import Call, Cloud, Handler
+from localcloud.call import Call, Cloud
 from localcloud.errors import ApiError, unserved
 
 COMPUTE, KUBERNETES = "6F81-5844-456A", "CCD8-9BF1-090E"
@@ -117,12 +116,7 @@ CLUSTER_ROWS = (
 SKUS = {COMPUTE: ROWS, KUBERNETES: CLUSTER_ROWS}
 
 
-def handlers(cloud: Cloud) -> dict[str, Handler]:
-    """Return the handler of every method that is served, by method id."""
-    return {"cloudbilling.services.skus.list": functools.partial(list_skus)}
-
-
-async def list_skus(call: Call) -> dict:
+async def list_skus(cloud: Cloud, call: Call) -> dict:
     service = call.params["parent"].partition("/")[2]
     if service not in SERVICES:
         raise ApiError(404, "notFound", f"Service {call.params['parent']} not found.")
@@ -183,3 +177,6 @@ def sku(
         ],
         "serviceProviderName": "Google",
     }
+
+
+HANDLERS = {"cloudbilling.services.skus.list": list_skus}

@@ -1,7 +1,7 @@
 """Compute Engine's methods: the table of all, and the handlers of instances, operations and
 projects.
 
-A handler reads one checked request and answers in Google's shapes. Not covered: see `handlers` for
+A handler reads one checked request and answers in Google's shapes. Not covered: see HANDLERS for
 the methods there are; everything else answers 501. Permissions are one flag per project.
 """
 
@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from localcloud import schema
 from localcloud.call import Call, Cloud
 from localcloud.compute import (
     bulk,
@@ -39,47 +38,7 @@ UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 PUBLIC = {f"compute.images.{verb}" for verb in ("get", "getFromFamily", "list")}
 
 
-def handlers(cloud: Cloud) -> dict[str, Any]:
-    """The handler of every method there is, by discovery id."""
-    own = {
-        **{
-            f"{name}.{verb}": read_resource
-            for name in RESOURCES
-            for verb in ("get", "list", "aggregatedList")
-        },
-        "instances.insert": insert,
-        "instances.bulkInsert": bulk.bulk_insert,
-        "instances.get": get_instance,
-        "instances.delete": change_power,
-        "instances.stop": change_power,
-        "instances.start": change_power,
-        "instances.simulateMaintenanceEvent": simulate_maintenance,
-        "instances.getGuestAttributes": guest_attributes.get,
-        "instances.setMetadata": set_metadata,
-        "projects.get": get_project,
-        "projects.setCommonInstanceMetadata": set_common_metadata,
-        "firewalls.insert": insert_firewall,
-        "firewalls.delete": delete_firewall,
-        **groups_api.HANDLERS,
-        **networks_api.HANDLERS,
-        **policies.HANDLERS,
-        **reservations.HANDLERS,
-        **resize_requests.HANDLERS,
-        **images.HANDLERS,
-        **{f"{scope}Operations.get": get_operation for scope in ("zone", "region", "global")},
-        **{f"{scope}Operations.wait": wait_operation for scope in ("zone", "region", "global")},
-    }
-    # gcloud 528 sends this with every list. The document of 2026-11 only mentions it in prose.
-    for method in schema.load("compute").methods.values():
-        if method.id.endswith(("list", "List")):
-            method.params["returnPartialSuccess"] = {"location": "query", "type": "boolean"}
-    return {
-        f"compute.{method}": functools.partial(_checked, cloud, handler)
-        for method, handler in own.items()
-    }
-
-
-async def _checked(cloud: Cloud, handler: Callable, call: Call) -> Any:
+async def _checked(handler: Callable, cloud: Cloud, call: Call) -> Any:
     """Refuse unknown and forbidden projects and places, and know a repeated request, before any
     handler runs.
     """
@@ -191,3 +150,36 @@ async def set_common_metadata(compute: Compute, call: Call) -> dict:
     compute.save_project(project)
     kind, path = "compute.projects.setCommonInstanceMetadata", f"projects/{project}"
     return compute.finish(begin_operation(compute, call, kind, path))
+
+
+HANDLERS = {
+    f"compute.{method}": functools.partial(_checked, handler)
+    for method, handler in {
+        **{
+            f"{name}.{verb}": read_resource
+            for name in RESOURCES
+            for verb in ("get", "list", "aggregatedList")
+        },
+        "instances.insert": insert,
+        "instances.bulkInsert": bulk.bulk_insert,
+        "instances.get": get_instance,
+        "instances.delete": change_power,
+        "instances.stop": change_power,
+        "instances.start": change_power,
+        "instances.simulateMaintenanceEvent": simulate_maintenance,
+        "instances.getGuestAttributes": guest_attributes.get,
+        "instances.setMetadata": set_metadata,
+        "projects.get": get_project,
+        "projects.setCommonInstanceMetadata": set_common_metadata,
+        "firewalls.insert": insert_firewall,
+        "firewalls.delete": delete_firewall,
+        **groups_api.HANDLERS,
+        **networks_api.HANDLERS,
+        **policies.HANDLERS,
+        **reservations.HANDLERS,
+        **resize_requests.HANDLERS,
+        **images.HANDLERS,
+        **{f"{scope}Operations.get": get_operation for scope in ("zone", "region", "global")},
+        **{f"{scope}Operations.wait": wait_operation for scope in ("zone", "region", "global")},
+    }.items()
+}

@@ -15,7 +15,7 @@ import time
 import uuid
 from typing import Any
 
-from localcloud.call import CLOUD, Call, Cloud, Handler
+from localcloud.call import CLOUD, Call, Cloud
 from localcloud.compute import catalog
 from localcloud.container import planes
 from localcloud.container.checks import NODE_VERSION, bad, check_cluster, check_pool, filled_pool
@@ -24,23 +24,7 @@ from localcloud.errors import ApiError, unserved
 from localcloud.kubernetes import nodes
 
 
-def handlers(cloud: Cloud) -> dict[str, Handler]:
-    table = {
-        "clusters.create": create,
-        "clusters.get": get,
-        "clusters.list": list_clusters,
-        "clusters.delete": delete,
-        "clusters.nodePools.create": create_pool,
-        "operations.get": get_operation,
-        "operations.list": list_operations,
-    }
-    return {
-        f"container.projects.locations.{key}": functools.partial(placed, cloud, handler)
-        for key, handler in table.items()
-    }
-
-
-async def placed(cloud: Cloud, handler: Any, call: Call) -> dict:
+async def placed(handler: Any, cloud: Cloud, call: Call) -> dict:
     """Check the project and the location that a request names, and hand over what it names below."""
     path = (call.params.get("name") or call.params.get("parent") or "").split("/")
     project = cloud.project_named(path[1])
@@ -294,3 +278,17 @@ async def list_operations(
             row for (owner, where, _), row in rows if owner == project and place in ("-", where)
         ]
     }
+
+
+HANDLERS = {
+    f"container.projects.locations.{method}": functools.partial(placed, handler)
+    for method, handler in {
+        "clusters.create": create,
+        "clusters.get": get,
+        "clusters.list": list_clusters,
+        "clusters.delete": delete,
+        "clusters.nodePools.create": create_pool,
+        "operations.get": get_operation,
+        "operations.list": list_operations,
+    }.items()
+}

@@ -8,7 +8,7 @@ import functools
 import re
 from collections.abc import Callable
 
-from localcloud.call import Call, Cloud, Handler
+from localcloud.call import Call, Cloud
 from localcloud.errors import ApiError, unserved
 from localcloud.identity.iam import refused, tag
 from localcloud.identity.permissions import allowed
@@ -18,24 +18,6 @@ from localcloud.secrets import api as secrets_api
 # What only roles of organizations may hold.
 ABOVE = ("resourcemanager.organizations.", "resourcemanager.folders.")
 ROLE_FIELDS = ("title", "description", "includedPermissions", "stage")
-
-
-def handlers(cloud: Cloud) -> dict[str, Handler]:
-    """Return the handler of every method that is served, by method id."""
-    accounts, roles = "iam.projects.serviceAccounts.", "iam.projects.roles."
-    projects, secrets = "cloudresourcemanager.projects.", "secretmanager.projects.secrets."
-    table: dict[str, Callable] = {
-        f"{accounts}create": create_account,
-        f"{roles}create": create_role,
-        f"{roles}get": get_role,
-        f"{roles}patch": patch_role,
-        f"{projects}getIamPolicy": get_policy,
-        f"{projects}setIamPolicy": functools.partial(set_policy, find=project_name),
-        f"{projects}testIamPermissions": functools.partial(test_permissions, find=project_name),
-        f"{accounts}testIamPermissions": functools.partial(test_permissions, find=account_name),
-        f"{secrets}setIamPolicy": functools.partial(set_policy, find=secret_name),
-    }
-    return {method: functools.partial(handler, cloud) for method, handler in table.items()}
 
 
 # --- policies
@@ -105,7 +87,7 @@ async def create_account(cloud: Cloud, call: Call) -> dict:
 # --- roles
 
 
-def find_role(cloud: Cloud, call: Call) -> dict:
+async def get_role(cloud: Cloud, call: Call) -> dict:
     name = cloud.by_id(call.params["name"])
     if name not in cloud.iam.roles:
         raise ApiError(404, "notFound", f"The role named {name} was not found.")
@@ -140,12 +122,22 @@ async def create_role(cloud: Cloud, call: Call) -> dict:
     return keep_role(cloud, name, body.get("role") or {})
 
 
-async def get_role(cloud: Cloud, call: Call) -> dict:
-    return find_role(cloud, call)
-
-
 async def patch_role(cloud: Cloud, call: Call) -> dict:
-    role, body = find_role(cloud, call), call.body or {}
+    role, body = await get_role(cloud, call), call.body or {}
     unserved("updateMask" in call.params or body.get("etag"), "updateMask and etags of roles")
     changed = {key: body[key] for key in body if key in ROLE_FIELDS}
     return keep_role(cloud, role["name"], {**role, **changed})
+
+
+PROJECTS, ACCOUNTS = "cloudresourcemanager.projects.", "iam.projects.serviceAccounts."
+HANDLERS: dict[str, Callable] = {
+    f"{ACCOUNTS}create": create_account,
+    f"{ACCOUNTS}testIamPermissions": functools.partial(test_permissions, find=account_name),
+    f"{PROJECTS}getIamPolicy": get_policy,
+    f"{PROJECTS}setIamPolicy": functools.partial(set_policy, find=project_name),
+    f"{PROJECTS}testIamPermissions": functools.partial(test_permissions, find=project_name),
+    "secretmanager.projects.secrets.setIamPolicy": functools.partial(set_policy, find=secret_name),
+    "iam.projects.roles.create": create_role,
+    "iam.projects.roles.get": get_role,
+    "iam.projects.roles.patch": patch_role,
+}

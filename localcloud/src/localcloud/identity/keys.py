@@ -8,30 +8,18 @@ Not covered: such tokens in the place of access tokens, lists, uploaded keys, di
 """
 
 import base64
-import functools
 import json
 import secrets
 import time
-from collections.abc import Callable
 from typing import Any
 
 from localcloud import certificates
-from localcloud.call import Call, Cloud, Handler
+from localcloud.call import Call, Cloud
 from localcloud.errors import ApiError, unserved
 from localcloud.identity.iam import Iam
 
 SKEW = 300  # seconds that a signer's clock may be ahead
 LONGEST = 3600 + SKEW  # seconds that what was signed may hold
-
-
-def handlers(cloud: Cloud) -> dict[str, Handler]:
-    """Return the handler of every method that is served, by method id."""
-    table: dict[str, Callable] = {
-        "create": create,
-        "delete": delete,
-    }
-    prefix = "iam.projects.serviceAccounts.keys."
-    return {f"{prefix}{verb}": functools.partial(each, cloud) for verb, each in table.items()}
 
 
 def account_of(cloud: Cloud, name: str) -> dict:
@@ -127,3 +115,9 @@ def verified(iam: Iam, token: str, audiences: tuple[str, ...]) -> dict[str, Any]
         and claims.get("aud") in audiences
     )
     return claims if fits else None
+
+
+HANDLERS = {
+    "iam.projects.serviceAccounts.keys.create": create,
+    "iam.projects.serviceAccounts.keys.delete": delete,
+}

@@ -7,10 +7,9 @@ Not covered: what services need of each other, quotas, services of folders and o
 all but a name and a title of the services' configurations.
 """
 
-import functools
 from typing import Any
 
-from localcloud.call import Call, Cloud, Handler
+from localcloud.call import Call, Cloud
 from localcloud.errors import ApiError, error_info
 
 TITLES = {
@@ -45,19 +44,6 @@ ENABLED = (
     "storage-component",
 )
 KIND = "type.googleapis.com/google.api.serviceusage.v1."
-
-
-def handlers(cloud: Cloud) -> dict[str, Handler]:
-    """Return the handler of every method that is served, by method id."""
-    table = {
-        "services.batchGet": batch_get,
-        "services.enable": change,
-        "services.disable": change,
-    }
-    return {
-        f"serviceusage.{method}": functools.partial(handler, cloud)
-        for method, handler in table.items()
-    }
 
 
 def enabled(cloud: Cloud, project: str) -> list[str]:
@@ -174,3 +160,10 @@ async def change(cloud: Cloud, call: Call) -> dict:
 def operation(response: dict[str, Any]) -> dict:
     """An operation that is done."""
     return {"name": "operations/noop.DONE_OPERATION", "done": True, "response": response}
+
+
+HANDLERS = {
+    "serviceusage.services.batchGet": batch_get,
+    "serviceusage.services.enable": change,
+    "serviceusage.services.disable": change,
+}

@@ -52,40 +52,6 @@ def capabilities(container: dict) -> str:
     return ",".join(["-all", *(f"+{each}" for each in sorted(held))])
 
 
-@dataclass(frozen=True)
-class Launch:
-    """How a container is started: decided before anything of it exists."""
-
-    words: list[str]  # its command
-    env: dict[str, str]
-    workdir: str
-    hostname: str
-    capabilities: str
-
-
-def decide(plane_port: int, pod: dict, container: dict, usual: dict, env: dict) -> Launch:
-    """Return how to start a container, by what every container here inherits and what the pod says."""
-    hostname = hostname_of(pod)
-    whole = {
-        **usual,
-        "HOME": "/root",
-        "HOSTNAME": hostname,
-        "KUBERNETES_SERVICE_HOST": "127.0.0.1",
-        "KUBERNETES_SERVICE_PORT": str(plane_port),
-        "KUBERNETES_SERVICE_PORT_HTTPS": str(plane_port),
-        **env,
-    }
-    command = [*(container.get("command") or []), *(container.get("args") or [])]
-    words = [volumes.expand(word, whole) for word in command]
-    return Launch(
-        words or ["sleep", "infinity"],
-        whole,
-        container.get("workingDir") or "/",
-        hostname,
-        capabilities(container),
-    )
-
-
 def hostname_of(pod: dict) -> str:
     return (pod["spec"].get("hostname") or pod["metadata"]["name"])[:63]
 
@@ -95,74 +61,58 @@ async def start(
     pod: dict,
     container: dict,
     folder: Path,
-    env: dict[str, str],
+    own: dict[str, str],
     mounts: list[tuple[str, str, str]],
 ) -> Running:
+    """Start a container with variables of its own, by what every container here inherits and what its
+    pod says.
+    """
     node, there = node_instance(plane, pod), plane.compute.sandbox
-    image = plane.compute.images / "prepared"
     machine = sandbox.Machine(
         folder,
         hostname_of(pod),
         pod["status"]["podIP"],
         plane.compute.metadata_port,
-        image,
+        plane.compute.images / "prepared",
         None,
         metadata_address=node.address if node else "",
     )
     outer = sandbox.environment(machine)
-    usual = {key: value for key, value in outer.items() if key not in ("TERM", "LANG")}
-    launch = decide(plane.port, pod, container, usual, env)
-    command = command_line(launch, there, folder, image)
-    await asyncio.to_thread(prepare_folder, machine, there, mounts)
-    process = await asyncio.to_thread(spawn, command, launch, folder)
-    while not processes.is_up(folder) and process.poll() is None:
-        await asyncio.sleep(0.005)
-    return Running(
-        folder,
-        launch.env,
-        launch.workdir,
-        launch.capabilities,
-        process,
-        stamp(),
-    )
-
-
-def command_line(launch: Launch, there: sandbox.Sandbox, folder: Path, image: Path) -> list[str]:
-    """Return the command that makes the container's root and runs the container in it."""
-    user = ["--user"] if there.user else []
-    return [
-        "bash",
-        str(SCRIPT),
-        str(folder),
-        str(image),
-        launch.hostname,
-        launch.workdir,
-        launch.capabilities,
-        *user,
+    env = {
+        **{key: value for key, value in outer.items() if key not in ("TERM", "LANG")},
+        "HOME": "/root",
+        "HOSTNAME": machine.name,
+        "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+        "KUBERNETES_SERVICE_PORT": str(plane.port),
+        "KUBERNETES_SERVICE_PORT_HTTPS": str(plane.port),
+        **own,
+    }
+    words = [*(container.get("command") or []), *(container.get("args") or [])]
+    workdir, may = container.get("workingDir") or "/", capabilities(container)
+    command = [
+        *("bash", str(SCRIPT), str(folder), str(machine.image), machine.name, workdir, may),
+        *(["--user"] if there.user else []),
         *map(str, sandbox.python_folders()),
         "--",
-        *launch.words,
+        *([volumes.expand(word, env) for word in words] or ["sleep", "infinity"]),
     ]
-
-
-def prepare_folder(
-    machine: sandbox.Machine, there: sandbox.Sandbox, mounts: list[tuple[str, str, str]]
-) -> None:
-    """Lay out the folder of a container."""
-    folder = machine.folder
     (folder / "exit").unlink(missing_ok=True)
-    sandbox.prepare_folder(machine, there)
+    await asyncio.to_thread(sandbox.prepare_folder, machine, there)
     (folder / "mounts").write_text("".join(f"{' '.join(mount)}\n" for mount in mounts))
+    process = await asyncio.to_thread(spawn, command, env, folder)
+    while not processes.is_up(folder) and process.poll() is None:
+        await asyncio.sleep(0.005)
+    return Running(folder, env, workdir, may, process, stamp())
 
 
-def spawn(command: list[str], launch: Launch, folder: Path) -> subprocess.Popen:
+def spawn(command: list[str], env: dict[str, str], folder: Path) -> subprocess.Popen:
     with (folder / "log").open("ab") as log:
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=launch.env,
+            env=env,
             cwd="/",
             umask=0o022,
             start_new_session=True,

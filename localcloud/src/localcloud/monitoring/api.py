@@ -8,29 +8,14 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from localcloud.call import Call, Cloud, Handler
+from localcloud.call import Call, Cloud
 from localcloud.errors import ApiError, unserved
 from localcloud.identity.iam import tag
 
 MOST_COLUMNS = 48
 
 
-def handlers(cloud: Cloud) -> dict[str, Handler]:
-    """Return the handler of every method that is served, by method id."""
-    table = {
-        "dashboards.create": create,
-        "dashboards.list": list_dashboards,
-        "dashboards.patch": patch,
-        "dashboards.delete": delete,
-    }
-    prefix = "monitoring.projects."
-    return {
-        prefix + method: functools.partial(_checked, cloud, handler)
-        for method, handler in table.items()
-    }
-
-
-async def _checked(cloud: Cloud, handler: Callable, call: Call) -> Any:
+async def _checked(handler: Callable, cloud: Cloud, call: Call) -> Any:
     """Refuse projects that are not there, and call the handler with the name, its project by id."""
     name = call.params.get("name") or call.params["parent"]
     refusal = f"Permission denied on resource project {name.split('/')[1]}."
@@ -119,3 +104,14 @@ def check_mosaic(layout: dict) -> None:
         if cells & taken:
             raise refuse(f"Field {where} overlaps another tile.")
         taken |= cells
+
+
+HANDLERS = {
+    f"monitoring.projects.dashboards.{verb}": functools.partial(_checked, handler)
+    for verb, handler in {
+        "create": create,
+        "list": list_dashboards,
+        "patch": patch,
+        "delete": delete,
+    }.items()
+}

@@ -14,7 +14,7 @@ from typing import Any
 
 import google_crc32c
 
-from localcloud.call import Call, Cloud, Handler
+from localcloud.call import Call, Cloud
 from localcloud.compute.checks import check_labels
 from localcloud.errors import ApiError, unserved
 from localcloud.identity.iam import tag
@@ -22,22 +22,6 @@ from localcloud.secrets.store import Secret, timestamp
 
 MAX_PAYLOAD = 64 << 10
 MIN_LIFE, MAX_LIFE = 60, 100 * 365.25 * 86400  # seconds until a secret expires
-
-
-def handlers(cloud: Cloud) -> dict[str, Handler]:
-    """Return the handler of every method that is served, by method id."""
-    table = {
-        "create": create,
-        "list": list_secrets,
-        "delete": delete,
-        "addVersion": add_version,
-        "versions.access": access,
-    }
-    prefix = "secretmanager.projects.secrets."
-    return {
-        prefix + method: functools.partial(_checked, cloud, handler)
-        for method, handler in table.items()
-    }
 
 
 def permission(method: str) -> str:
@@ -53,7 +37,7 @@ def resource_of(call: Call) -> str:
     return next(call.params[key] for key in ("name", "parent", "resource") if key in call.params)
 
 
-async def _checked(cloud: Cloud, handler: Callable, call: Call) -> Any:
+async def _checked(handler: Callable, cloud: Cloud, call: Call) -> Any:
     """Refuse projects that are not there, and call the handler with the name, its project by id."""
     name = resource_of(call)
     refusal = f"Permission '{permission(call.method)}' denied for resource '{name}' (or it may not exist)."
@@ -157,3 +141,15 @@ async def access(cloud: Cloud, call: Call, name: str) -> dict:
     data = base64.b64encode(cloud.secrets.read(version)).decode()
     full = cloud.by_number(f"{secret.name}/versions/{version.number}")
     return {"name": full, "payload": {"data": data, "dataCrc32c": str(version.crc)}}
+
+
+HANDLERS = {
+    f"secretmanager.projects.secrets.{method}": functools.partial(_checked, handler)
+    for method, handler in {
+        "create": create,
+        "list": list_secrets,
+        "delete": delete,
+        "addVersion": add_version,
+        "versions.access": access,
+    }.items()
+}

@@ -9,13 +9,12 @@ keys.
 import asyncio
 import base64
 import contextlib
-import functools
 import re
 from typing import Any
 
 from aiohttp import web
 
-from localcloud.call import Call, Cloud, Handler
+from localcloud.call import Call, Cloud
 from localcloud.errors import ApiError, unserved
 from localcloud.storage import buckets, downloads, policies, uploads
 from localcloud.storage.checks import (
@@ -37,22 +36,6 @@ from localcloud.storage.content import concatenate
 
 MAX_PAGE = 1000
 MAX_SOURCES = 32  # of one compose
-
-
-def handlers(cloud: "Cloud") -> dict[str, "Handler"]:
-    """Return the handler of every method that is served, by method id."""
-    table = {
-        **buckets.TABLE,
-        **policies.TABLE,
-        "storage.objects.insert": uploads.insert,
-        "storage.objects.get": get,
-        "storage.objects.list": list_objects,
-        "storage.objects.patch": patch,
-        "storage.objects.delete": delete,
-        "storage.objects.compose": compose,
-        "storage.objects.rewrite": rewrite,
-    }
-    return {method: functools.partial(handler, cloud) for method, handler in table.items()}
 
 
 async def get(cloud: "Cloud", call: "Call") -> dict | web.StreamResponse:
@@ -216,3 +199,16 @@ async def rewrite(cloud: "Cloud", call: "Call") -> dict:
         "done": True,
         "resource": present(made, origin(call)),
     }
+
+
+HANDLERS = {
+    **buckets.HANDLERS,
+    **policies.HANDLERS,
+    "storage.objects.insert": uploads.insert,
+    "storage.objects.get": get,
+    "storage.objects.list": list_objects,
+    "storage.objects.patch": patch,
+    "storage.objects.delete": delete,
+    "storage.objects.compose": compose,
+    "storage.objects.rewrite": rewrite,
+}

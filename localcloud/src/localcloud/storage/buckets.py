@@ -209,7 +209,7 @@ def present_bucket(bucket: dict, base: str) -> dict:
     }
 
 
-TABLE = {
+HANDLERS = {
     "storage.managedFolders.list": list_managed_folders,
     "storage.buckets.list": list_buckets,
     "storage.buckets.insert": insert_bucket,

@@ -43,7 +43,7 @@ async def test_iam_permissions(cloud: "Cloud", call: "Call") -> dict:
     return {"kind": "storage#testIamPermissionsResponse", **({"permissions": held} if held else {})}
 
 
-TABLE = {
+HANDLERS = {
     "storage.buckets.getIamPolicy": get_iam_policy,
     "storage.buckets.setIamPolicy": set_iam_policy,
     "storage.buckets.testIamPermissions": test_iam_permissions,
