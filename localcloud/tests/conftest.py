@@ -1,18 +1,18 @@
-"""One embedded cloud per test process.
+"""What all tests have: an embedded cloud of each file's own, and an empty home.
 
 The tests run in a network without a way out (loopback.py): a connection to anywhere else fails the
 test that tried it.
 """
 
 import empty_home
+import local_kube
 import loopback
 import pytest
-from cloud_fixtures import kube, session_cloud
-from local_machines import Client
+from local_cloud import served
+from local_machines import LATE, Client
 
 HOME = empty_home.enter()
 WITNESS = loopback.enter()
-__all__ = ["kube"]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -45,21 +45,21 @@ def stays_on_loopback():
         assert loopback.seen(WITNESS) == [], "a connection tried to leave this computer"
 
 
-@pytest.fixture(autouse=True)
-def undone(request):
-    """What a test changes of the embedded cloud, the next one does not find."""
-    yield
-    if "cloud" in request.fixturenames:
-        request.getfixturevalue("cloud").settle_down()
-
-
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cloud(tmp_path_factory):
-    with session_cloud(tmp_path_factory) as made:
-        yield made
+    """A cloud in a hurry, whose grants and new accounts are late, as Google's are by minutes."""
+    late = {"grant_delay": LATE, "account_delay": LATE}
+    hurry = {"prepared": 1, "operation": 0.2, "backoff": 0.3, "scale_retry": 1}
+    yield from served(tmp_path_factory, "berg-local", **late, **hurry)
+
+
+@pytest.fixture(scope="module")
+def kube(cloud, tmp_path_factory):
+    """A cluster: a small pool, and one with GPUs that scales from 0."""
+    return local_kube.make_cluster(cloud, "kube", tmp_path_factory.mktemp("kube"))
 
 
 @pytest.fixture
 def machines(cloud) -> Client:
-    """Requests to Compute Engine of the cloud of this process."""
+    """Requests to Compute Engine of the cloud of this file."""
     return Client(cloud.folder)

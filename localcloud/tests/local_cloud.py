@@ -1,23 +1,20 @@
-"""A real embedded cloud in a process of its own, for tests that look at memory or kill it; fixtures
-with it.
-"""
+"""An embedded cloud, for tests that ask it by plain HTTP or kill it; fixtures with one of each file's own."""
 
 import base64
 import itertools
 import os
-import subprocess
-import sys
-from dataclasses import dataclass, field
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
 import google.auth
 import google_crc32c
 import pytest
-import requests
 from google.cloud import storage as gcs
+from local_machines import session_of, until
 
-from localcloud.identity.tokens import LAPTOP, Tokens
+from localcloud import control
 
 PROJECT = "test-project"
 KB, MB = 1 << 10, 1 << 20
@@ -26,70 +23,51 @@ names = (f"bucket-{number}" for number in itertools.count())
 SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
 
 
-@dataclass
 class Server:
-    """One server process over a folder; `start` again after `kill` keeps the port."""
+    """One embedded cloud; `start` again after `kill` keeps the port."""
 
-    folder: Path
-    port: int = 0
-    process: subprocess.Popen | None = None
-    stderr: Path = field(init=False)
+    def __init__(self, folder: Path, project: str, **settings: float) -> None:
+        self.folder, self.project, self.settings = folder, project, settings
+        self.start()
 
-    def __post_init__(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.stderr = self.folder / "stderr"
-
-    def start(self) -> "Server":
-        with open(self.stderr, "ab") as stderr:
-            command = [
-                sys.executable,
-                str(Path(__file__).with_name("local_server.py")),
-                str(self.folder),
-                str(self.port),
-            ]
-            # The script's own folder holds one of the same name, with the package's tests.
-            environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
-            self.process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=stderr, env=environment
-            )
-        line = self.process.stdout.readline()
-        assert line, self.stderr.read_text()
-        self.port = int(line)
-        return self
+    def start(self) -> None:
+        port = control.start(self.folder, options=("--project", self.project))
+        self.url = f"http://127.0.0.1:{port}"
+        self.session = session_of(self.folder)
+        self.call("POST", "/_berg/settings", self.settings)
 
     def kill(self) -> None:
         """kill -9."""
-        self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
+        os.kill(control.status(self.folder)["pid"], signal.SIGKILL)
+        until(lambda: not control.is_running(self.folder), "the end of the server")
 
     @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+    def token(self) -> str:
+        return self.session.headers["Authorization"].partition(" ")[2]
 
-    def token(self, seconds: float = 3600) -> str:
-        return Tokens(self.folder).mint(LAPTOP, seconds)
-
-    def session(self) -> requests.Session:
-        """A plain HTTP session that sends a token."""
-        session = requests.Session()
-        session.headers["Authorization"] = f"Bearer {self.token()}"
-        return session
+    def call(self, method: str, path: str, body=None):
+        """A request with the laptop's token; returns the JSON of the answer."""
+        answer = self.session.request(method, self.url + path, json=body)
+        assert answer.ok, answer.text
+        return answer.json() if answer.content else None
 
     def credentials(self) -> google.auth.credentials.Credentials:
         """Credentials as berg loads them: from the laptop's file."""
-        path = self.folder / "credentials.json"
-        tokens = Tokens(self.folder, lambda: self.url)
-        tokens.write_credentials(path)
-        return google.auth.load_credentials_from_file(path, scopes=SCOPES)[0]
+        file = self.folder / "credentials.json"
+        return google.auth.load_credentials_from_file(file, scopes=SCOPES)[0]
+
+
+def served(factory: pytest.TempPathFactory, project: str, **settings: float) -> Iterator[Server]:
+    """A new cloud, deleted at the end."""
+    made = Server(factory.mktemp("cloud") / "local", project, **settings)
+    yield made
+    assert "failed inside" not in (made.folder / "server.log").read_text()
+    control.reset(made.folder)
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    server = Server(tmp_path_factory.mktemp("cloud")).start()
-    yield server
-    server.kill()
-    assert "failed inside" not in server.stderr.read_text()
+    yield from served(tmp_path_factory, PROJECT, write_interval=0)  # the tests of it set it
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +78,7 @@ def client(server):
 
 @pytest.fixture
 def http_session(server):
-    session = server.session()
+    session = session_of(server.folder)
     yield session
     session.delete(f"{server.url}/_berg/faults")
 

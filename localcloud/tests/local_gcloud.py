@@ -7,17 +7,7 @@ from pathlib import Path
 
 import pytest
 
-SERVICES = (
-    "compute",
-    "storage",
-    "secretmanager",
-    "iam",
-    "cloudresourcemanager",
-    "serviceusage",
-    "container",
-    "monitoring",
-    "artifactregistry",
-)
+from localcloud import control, guide
 
 
 class Gcloud:
@@ -25,25 +15,14 @@ class Gcloud:
     does.
     """
 
-    def __init__(self, url: str, project: str, token: str, folder: Path):
+    def __init__(self, cloud: Path, folder: Path):
         if not shutil.which("gcloud"):
             pytest.skip("gcloud is not installed")
-        (folder / "token").write_text(token)
-        self.settings = {
-            "CLOUDSDK_CONFIG": str(folder / "config"),
-            "CLOUDSDK_CORE_PROJECT": project,
-            "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
-            "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "1",
-            # or gcloud asks the network whether it runs on Google
-            "GCE_METADATA_ROOT": "127.0.0.1:9",
-            "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "1",
-            "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE": str(folder / "token"),
-        }
-        for service in SERVICES:
-            below = "v1/" if service in ("compute", "storage") else ""
-            self.settings[f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{service.upper()}"] = (
-                f"{url}/{service}/{below}"
-            )
+        token = folder / "token"
+        token.write_text(guide.access_token(cloud))
+        port = control.status(cloud)["port"]
+        self.settings = guide.environment(cloud, port, "berg-local")
+        self.settings["CLOUDSDK_AUTH_ACCESS_TOKEN_FILE"] = str(token)
 
     def run(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess:
         environment = {**os.environ, **self.settings}

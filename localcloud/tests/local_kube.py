@@ -154,10 +154,8 @@ class Kube:
     def command(self, *words: str) -> list[str]:
         if not shutil.which("kubectl"):
             pytest.skip("kubectl is not installed")
-        self.google("GET", f"{PLACE}/clusters/{self.name}")  # with a token that is good now
-        token = self.cloud.session.credentials.token
         where = ["--server", self.server, "--certificate-authority", str(self.ca)]
-        return ["kubectl", *where, "--token", token, *words]
+        return ["kubectl", *where, "--token", self.cloud.token, *words]
 
     def run(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess:
         environment = {**os.environ, "HOME": str(self.folder), "KUBECONFIG": "/dev/null"}

@@ -5,12 +5,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import google.auth
-import google.auth.transport.requests
 import pytest
 import requests
 
 from localcloud import control
+from localcloud.identity.tokens import LAPTOP, Tokens
+
+LATE = 2  # seconds before grants and new accounts count in the cloud of the fixture
 
 ZONE = "us-central1-c"
 IMAGE = "projects/debian-cloud/global/images/family/debian-12"
@@ -28,6 +29,13 @@ def until(condition, what: str, seconds: float = 60):
             return value
         time.sleep(0.01)
     raise AssertionError(f"not within {seconds} s: {what}")
+
+
+def session_of(folder: Path, email: str = LAPTOP, **about) -> requests.Session:
+    """Requests with a token of somebody's."""
+    session = requests.Session()
+    session.headers["Authorization"] = f"Bearer {Tokens(folder).mint(email, **about)}"
+    return session
 
 
 def error(answer: requests.Response) -> tuple[int, str, str]:
@@ -63,11 +71,9 @@ def body(name: str, script: str = "", image: str = IMAGE, **fields) -> dict:
 
 
 class Client:
-    def __init__(self, folder: Path):
-        self.folder = folder
+    def __init__(self, folder: Path, email: str = LAPTOP):
+        self.folder, self.session = folder, session_of(folder, email)
         self.url = f"http://127.0.0.1:{control.status(folder)['port']}"
-        credentials, _ = google.auth.load_credentials_from_file(folder / "credentials.json")
-        self.session = google.auth.transport.requests.AuthorizedSession(credentials)
 
     def call(
         self, verb: str, path: str, json=None, project: str = "berg-local", **params

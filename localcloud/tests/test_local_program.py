@@ -75,11 +75,6 @@ def test_it_says_how_clients_find_it_and_ends_at_ctrl_c(tmp_path):
         process.stdout.close()
 
 
-def test_its_help_has_examples():
-    done = subprocess.run([*PROGRAM, "--help"], env=ENVIRONMENT, capture_output=True, text=True)
-    assert "python -m localcloud --port 8080" in done.stdout and "Ctrl-C" in done.stdout
-
-
 def test_there_is_no_token_without_a_cloud(tmp_path):
     done = subprocess.run(
         [*PROGRAM, "--token", str(tmp_path / "none")],

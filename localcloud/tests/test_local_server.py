@@ -2,7 +2,6 @@
 """What all methods of the embedded cloud share: tokens, errors, faults, the request log."""
 
 import gzip
-import os
 import socket
 import time
 
@@ -21,8 +20,7 @@ from local_cloud import (  # noqa: F401
     reason,
     server,
 )
-
-from localcloud.identity.tokens import LAPTOP, Tokens
+from local_machines import session_of
 
 
 def test_tokens(server, raw):
@@ -30,7 +28,7 @@ def test_tokens(server, raw):
     for headers in (
         {},
         {"Authorization": "Bearer nonsense"},
-        {"Authorization": f"Bearer {server.token(-1)}"},
+        session_of(server.folder, seconds=-1).headers,
     ):
         answer = requests.get(url, headers=headers)
         assert answer.status_code == 401
@@ -48,7 +46,7 @@ def test_credentials_file_refreshes(tmp_path, monkeypatch):
     monkeypatch.setattr(
         socket, "getaddrinfo", lambda host, *rest: asked.append(host) or resolve(host, *rest)
     )
-    server = Server(tmp_path / "cloud").start()
+    server = Server(tmp_path / "cloud", PROJECT)
     try:
         session = AuthorizedSession(server.credentials())
         buckets = f"{server.url}/storage/v1/b?project={PROJECT}"
@@ -94,21 +92,12 @@ def test_unknown_routes_parameters_and_fields(raw, http_session):
     assert http_session.patch(raw.url("x"), json={"storageClass": "COLDISH"}).status_code == 400
 
 
-def test_a_path_of_the_control_api_that_there_is_not(raw, http_session):
-    unknown = http_session.post(f"{raw.server.url}/_berg/pods//evict", json={})
-    assert unknown.status_code == 404 and "not found" in unknown.text.lower()
-
-
 def test_scopes_of_tokens(raw):
     """A token for some scopes may do what the discovery document says of them, whoever owns it."""
     scope = "https://www.googleapis.com/auth/"
-    tokens = Tokens(raw.server.folder)
 
     def statuses(*scopes):
-        session = requests.Session()
-        session.headers["Authorization"] = (
-            f"Bearer {tokens.mint(LAPTOP, scopes=[scope + each for each in scopes])}"
-        )
+        session = session_of(raw.server.folder, scopes=[scope + each for each in scopes])
         bucket = Bucket(raw.server, session, raw.name)
         answers = [
             bucket.get("x"),
@@ -160,22 +149,6 @@ def test_faults(raw, http_session):
     assert raw.get("lost").status_code == 200
     for wrong in ({"method": "x"}, {"method": "x", "status": 500, "tims": 3}, {"status": 500}, []):
         assert http_session.post(faults, json=wrong).status_code == 400
-
-
-def test_python_client_rides_out_faults(raw, client):
-    """A resumable upload survives; of a conditional upload in one request a lost answer means 412."""
-    faults = f"{raw.server.url}/_berg/faults"
-    # the session's start
-    raw.session.post(faults, json={"method": "storage.objects.insert", "status": 503})
-    for fault in ({"reset": True}, {"reset": True, "after_handler": True}):
-        raw.session.post(
-            faults, json={"method": "storage.objects.insert", "match": "upload_id", **fault}
-        )
-    data = os.urandom(9 * MB)
-    blob = client.bucket(raw.name).blob("x", chunk_size=4 * MB)
-    blob.upload_from_string(data, if_generation_match=0)
-    assert [fault["hits"] for fault in raw.session.get(faults).json()["faults"]] == [1, 1, 1]
-    assert blob.download_as_bytes(checksum="crc32c") == data
 
 
 def test_request_log(raw, http_session):

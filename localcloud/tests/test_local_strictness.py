@@ -63,16 +63,6 @@ def test_a_scope_that_one_of_googles_apis_has_is_taken(machines):
     assert machines.call("POST", "/global/instanceTemplates", template).ok
 
 
-def test_a_duration_is_seconds(raw):
-    chart = {"timeSeriesFilter": {"filter": "x", "aggregation": {"alignmentPeriod": "a minute"}}}
-    wish = {"xyChart": {"dataSets": [{"timeSeriesQuery": chart}]}}
-    tile = {"width": 4, "height": 4, "widget": wish}
-    board = {"displayName": "d", "mosaicLayout": {"columns": 12, "tiles": [tile]}}
-    path = "/monitoring/v1/projects/test-project/dashboards"
-    answer = raw.session.post(f"{raw.server.url}{path}", json=board)
-    assert 'protobuf.Duration), "a minute"' in message(answer)
-
-
 def test_the_family_of_an_image_is_a_name(machines):
     image = {"name": "own", "sourceSnapshot": "global/snapshots/none", "family": "No Family"}
     assert "resource.family" in message(machines.call("POST", "/global/images", image))

@@ -35,8 +35,7 @@ def files(tmp_path):
 
 @pytest.fixture
 def gcloud(cloud, tmp_path):
-    cloud.call("GET", "/_berg/requests")  # so that there is a token
-    return Gcloud(cloud.url, "berg-local", cloud.session.credentials.token, tmp_path)
+    return Gcloud(cloud.folder, tmp_path)
 
 
 def same(one, other) -> bool:
@@ -45,10 +44,7 @@ def same(one, other) -> bool:
 
 @pytest.mark.skipif(not shutil.which("rclone"), reason="rclone is not installed")
 def test_rclone(cloud, bucket, files, tmp_path):
-    cloud.call("GET", "/_berg/requests")
-    token = (
-        f'{{"access_token": "{cloud.session.credentials.token}", "expiry": "2099-01-01T00:00:00Z"}}'
-    )
+    token = f'{{"access_token": "{cloud.token}", "expiry": "2099-01-01T00:00:00Z"}}'
     settings = f"[gs]\ntype = google cloud storage\nproject_number = 1\ntoken = {token}\n"
     (tmp_path / "conf").write_text(f"{settings}endpoint = {cloud.url}/storage/v1/\n")
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from local_machines import IMAGE, ZONE, body, client, error, failure, until  # noqa: F401 (a fixture)
 
-from localcloud.compute import catalog, listing
+from localcloud.compute import listing
 from localcloud.errors import ApiError
-from localcloud.machines import peers, processes
+from localcloud.machines import processes
 
 P100 = [
     {"acceleratorType": f"zones/{ZONE}/acceleratorTypes/nvidia-tesla-p100", "acceleratorCount": 1}
@@ -125,10 +125,6 @@ def test_a_machine_gets_its_token_and_others_on_this_computer_do_not(client):
         done = subprocess.run(words, user="nobody", capture_output=True, text=True)
         assert done.returncode == 0 and "only the user of its machine" in done.stdout, done
         assert "ya29" not in done.stdout
-
-
-def test_a_connection_that_is_closed_belongs_to_nobody():
-    assert peers.owner_of(("127.0.0.1", 1), ("127.0.0.1", 2)) is None
 
 
 def test_metadata_server_and_default_credentials(client):
@@ -545,17 +541,6 @@ def test_stockout(client):
     assert client.get("out") is None
 
 
-def test_wrong_control_requests_say_what_is_wrong(client):
-    for path, content, message in (
-        ("quotas", {"limit": 1}, '"metric"'),
-        ("stockout", {"zone": "mars-a"}, "Unknown zone"),
-        ("settings", {"speed": 1}, "Unknown setting: speed"),
-        ("instances/nobody/preempt", {}, "was not found"),
-    ):
-        answer = client.session.post(f"{client.url}/_berg/{path}", json=content)
-        assert answer.status_code in (400, 404) and message in error(answer)[2]
-
-
 def test_an_operation_may_fail_although_the_instance_lives(client):
     wrong = {"code": "RESOURCE_NOT_FOUND", "message": "gone", "instance_lives": True}
     client.control("faults", {"method": "compute.instances.insert", "operation_error": wrong})
@@ -664,21 +649,6 @@ def test_filters(text):
 def test_other_filters_are_refused(text):
     with pytest.raises(ApiError, match="filter"):
         listing.matches(text)
-
-
-def test_the_catalog(client):
-    p100 = [zone for zone in catalog.ZONES if "nvidia-tesla-p100" in catalog.accelerators_in(zone)]
-    assert "us-west1-b" in p100 and "us-west1-c" not in p100
-    for zone, machine, kind in (
-        ("us-central1-a", "a2-highgpu-4g", "nvidia-tesla-a100"),
-        ("us-east5-a", "ct6e-standard-4t", "ct6e"),
-    ):
-        row = client.call("GET", f"/zones/{zone}/machineTypes/{machine}").json()
-        four = {"guestAcceleratorType": kind, "guestAcceleratorCount": 4}
-        assert row["accelerators"] == [four]
-    family, project = "/global/images/family/", "deeplearning-platform-release"
-    gone = client.call("GET", f"{family}pytorch-latest-gpu", project=project)
-    assert error(gone)[:2] == (404, "notFound")
 
 
 def test_a_disk_without_auto_delete_stays(client):

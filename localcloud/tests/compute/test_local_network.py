@@ -22,8 +22,7 @@ needs_sshd = pytest.mark.skipif(
 
 @pytest.fixture
 def gcloud(client, tmp_path):
-    client.call("GET", "")
-    return Gcloud(client.url, "berg-local", client.session.credentials.token, tmp_path)
+    return Gcloud(client.folder, tmp_path)
 
 
 # --- ways out

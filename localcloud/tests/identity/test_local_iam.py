@@ -6,10 +6,10 @@ because of them.
 import itertools
 
 import pytest
-import requests
 from local_cloud import PROJECT, server  # noqa: F401 (fixtures)
+from local_machines import session_of
 
-from localcloud.identity.tokens import LAPTOP, Tokens
+from localcloud.identity.tokens import LAPTOP
 
 SECRETS = f"/secretmanager/v1/projects/{PROJECT}/secrets"
 ACCOUNTS = f"/iam/v1/projects/{PROJECT}/serviceAccounts"
@@ -22,10 +22,8 @@ numbers = itertools.count()
 class Api:
     """Requests with the token of one principal."""
 
-    def __init__(self, url, folder, email="laptop@berg.local"):
-        self.url, self.folder = url, folder
-        self.session = requests.Session()
-        self.session.headers["Authorization"] = f"Bearer {Tokens(folder).mint(email)}"
+    def __init__(self, url, folder, email=LAPTOP):
+        self.url, self.folder, self.session = url, folder, session_of(folder, email)
 
     def __call__(self, verb, path, body=None, **params):
         return self.session.request(verb, self.url + path, json=body, params=params)
@@ -197,15 +195,6 @@ def test_objects_need_permissions(api):
         == asked["permissions"][:1]
     )
     assert worker("GET", "/storage/v1/b/no-such-bucket/o").status_code == 404
-
-
-def test_a_session_once_begun_needs_no_more(api):
-    email, worker = api.account()
-    bucket = api.bucket()
-    api.bind_bucket(f"serviceAccount:{email}", "roles/storage.objectCreator", bucket)
-    path = f"/upload/storage/v1/b/{bucket}/o"
-    session = worker("POST", path, uploadType="resumable", name="big").headers["Location"]
-    assert worker.session.put(session, data=b"content").status_code == 200
 
 
 def test_basic_roles_reach_objects_through_the_policy_of_the_bucket(api):

@@ -1,13 +1,10 @@
 """Service accounts on Compute Engine."""
 
+import time
 import uuid
 
 import pytest
-import requests
-from cloud_fixtures import POLICY_3, settle
-from local_machines import ZONE, Client, body, error, until
-
-from localcloud.identity.tokens import Tokens
+from local_machines import LATE, ZONE, Client, body, error, until
 
 PROJECT = "berg-local"
 ACCOUNTS = f"/iam/v1/projects/{PROJECT}/serviceAccounts"
@@ -31,18 +28,18 @@ except r.HTTPError as error:
 def account(cloud):
     """A new account, and what gives it a custom role with some permissions in the project."""
     email = cloud.call("POST", ACCOUNTS, {"accountId": f"m-{uuid.uuid4().hex[:12]}"})["email"]
-    settle(cloud)
+    time.sleep(LATE)
 
-    def grant(*permissions):
+    def grant(*permissions, late=LATE):
         role = {
             "roleId": f"r_{uuid.uuid4().hex[:12]}",
             "role": {"includedPermissions": permissions},
         }
         name = cloud.call("POST", f"/iam/v1/projects/{PROJECT}/roles", role)["name"]
-        policy = cloud.call("POST", f"{RESOURCES}:getIamPolicy", POLICY_3)
+        policy = cloud.call("POST", f"{RESOURCES}:getIamPolicy")
         policy["bindings"].append({"role": name, "members": [f"serviceAccount:{email}"]})
         cloud.call("POST", f"{RESOURCES}:setIamPolicy", {"policy": policy})
-        settle(cloud)
+        time.sleep(late)
 
     return email, grant
 
@@ -64,9 +61,7 @@ def test_a_machine_may_delete_itself_once_its_account_has_the_permission(machine
 def test_to_create_a_machine_takes_many_permissions(machines, cloud, account):
     email, grant = account
     cloud.call("POST", "/_berg/settings", {"grant_delay": 0, "account_delay": 0})
-    machine, path = Client(machines.folder), f"/zones/{ZONE}/instances"
-    machine.session = requests.Session()
-    machine.session.headers["Authorization"] = f"Bearer {Tokens(machines.folder).mint(email)}"
+    machine, path = Client(machines.folder, email), f"/zones/{ZONE}/instances"
     name = f"made-{uuid.uuid4().hex[:8]}"
     accounts = [{"email": email, "scopes": []}]
     wanted = body(name, "#!/bin/bash\n", labels={"a": "b"}, serviceAccounts=accounts)
@@ -82,9 +77,9 @@ def test_to_create_a_machine_takes_many_permissions(machines, cloud, account):
     for permission in missing:
         status, _, text = error(machine.call("POST", path, wanted))
         assert status == 403 and permission in text
-        grant(permission)
+        grant(permission, late=0)
     status, reason, text = error(machine.call("POST", path, wanted))
     assert (status, reason) == (400, "serviceAccountAccessDenied") and email in text
-    grant("iam.serviceAccounts.actAs")
+    grant("iam.serviceAccounts.actAs", late=0)
     assert machine.call("POST", path, wanted).status_code == 200
     machines.delete(name)

@@ -29,7 +29,7 @@ def test_a_payload_lies_in_private_files_alone_and_in_no_log(server, http_sessio
     assert stat.S_IMODE((folder / "secrets").stat().st_mode) == 0o700
     log = http_session.get(f"{server.url}/_berg/requests").text
     assert "secretmanager.projects.secrets.addVersion" in log
-    for text in (log, server.stderr.read_text()):
+    for text in (log, (folder / "server.log").read_text()):
         assert PAYLOAD.decode() not in text and encoded not in text
     http_session.delete(f"{secrets}/hidden")
     assert not holders[0].exists()

@@ -1,9 +1,6 @@
 # ruff: noqa: F811 (fixtures are imported, and arguments have their names)
-"""What Cloud Storage refuses or limits beyond types and preconditions, and what foreign clients
-count on.
-"""
+"""What Cloud Storage refuses or limits beyond types and preconditions."""
 
-import os
 import time
 
 import pytest
@@ -153,23 +150,3 @@ def test_an_upload_session_waits_for_its_second(limited, client):
     for number in range(3):  # google-cloud-storage waits and writes again
         blob.upload_from_string(str(number))
     assert raw.read("y").content == b"2"
-
-
-# --- what foreign clients count on
-
-
-def test_an_upload_whose_end_is_open(raw):
-    """As Google's Node client sends it: `bytes 0-*/N`, or `bytes 0-*/*` where it does not know the
-    length.
-    """
-    data = os.urandom(QUANTUM + 7)
-    for total in (len(data), "*"):
-        url = raw.start(f"x{total}")
-        done = raw.chunk(url, data, f"bytes 0-*/{total}")
-        assert done.status_code == 200 and raw.read(f"x{total}").content == data
-    url = raw.start("resumed")
-    raw.chunk(url, data[:QUANTUM], f"bytes 0-{QUANTUM - 1}/{len(data)}")
-    assert raw.chunk(url, data[QUANTUM:], f"bytes {QUANTUM}-*/{len(data)}").status_code == 200
-    assert raw.read("resumed").content == data
-    short = raw.chunk(raw.start("short"), data, f"bytes 0-*/{len(data) + 1}")
-    assert short.status_code == 400 and "short" not in raw.names()

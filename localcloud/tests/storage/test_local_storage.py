@@ -1,12 +1,8 @@
 # ruff: noqa: F811 (fixtures are imported, and arguments have their names)
 """The embedded Cloud Storage over real HTTP: buckets, objects, lists, preconditions, ranges."""
 
-import base64
-import hashlib
-import os
-
 import pytest
-from google.api_core.exceptions import MethodNotImplemented, PreconditionFailed
+from google.api_core.exceptions import MethodNotImplemented
 from local_cloud import (  # noqa: F401
     MB,
     PROJECT,
@@ -21,33 +17,7 @@ from local_cloud import (  # noqa: F401
     reason,
     server,
 )
-
-from localcloud.storage.state import Storage
-
-# --- google-cloud-storage
-
-
-def test_python_client_round_trip(client, bucket):
-    blob = bucket.blob("dir/über 100%.txt")
-    blob.metadata = {"state": "RUNNING"}
-    blob.cache_control = "no-store"
-    blob.upload_from_string("hello", content_type="text/plain", if_generation_match=0)
-    found = bucket.get_blob("dir/über 100%.txt")
-    assert (found.size, found.content_type, found.metageneration) == (5, "text/plain", 1)
-    assert found.metadata == {"state": "RUNNING"} and found.cache_control == "no-store"
-    assert found.md5_hash == base64.b64encode(hashlib.md5(b"hello").digest()).decode()
-    assert found.crc32c == crc32c(b"hello")
-    assert found.download_as_bytes(checksum="crc32c") == b"hello"
-    assert found.download_as_bytes(start=1, end=3) == b"ell"
-    found.metadata = {"state": "SUCCEEDED", "gone": None}
-    found.patch()
-    again = bucket.get_blob(found.name)
-    assert again.metadata == {"state": "SUCCEEDED"} and again.metageneration == 2
-    assert again.generation == found.generation and again.updated > again.time_created
-    with pytest.raises(PreconditionFailed):
-        blob.delete(if_generation_match=1)
-    blob.delete(if_generation_match=again.generation)
-    assert bucket.get_blob(blob.name) is None
+from local_machines import session_of
 
 
 def test_buckets(client, server, http_session):
@@ -136,44 +106,6 @@ def test_a_glob_lists_what_matches_within_a_folder(client, bucket):
         [*client.list_blobs(bucket, match_glob="a/**.json")]
 
 
-def test_listing_costs_what_it_returns(tmp_path):
-    """Counted in steps of SQLite's virtual machine, so it does not depend on how busy the machine
-    is.
-    """
-    storage = Storage(tmp_path)
-
-    def fill(bucket, folders, files):
-        rows = (
-            (bucket, f"dir{d}/{f:06d}".encode(), 1, '{"name": "x"}')
-            for d in range(folders)
-            for f in range(files)
-        )
-        storage.db.executemany("INSERT INTO objects VALUES (?,?,?,?)", rows)
-
-    def steps(bucket, **params):
-        count = 0
-
-        def tick():
-            nonlocal count
-            count += 1
-
-        storage.db.set_progress_handler(tick, 10)
-        page = storage.list_objects(bucket, limit=100, **params)
-        storage.db.set_progress_handler(None, 0)
-        return count, page
-
-    storage.db.execute("BEGIN")
-    fill("small", 4, 100)
-    fill("large", 4, 50_000)
-    storage.db.execute("COMMIT")
-    for params in ({"prefix": "dir2/"}, {"delimiter": "/"}, {"start": b"dir2/000050"}):
-        few, small = steps("small", **params)
-        many, large = steps("large", **params)
-        assert small[1] == large[1]
-        assert many <= few + 5
-    assert steps("large", delimiter="/")[1][1] == ["dir0/", "dir1/", "dir2/", "dir3/"]
-
-
 # --- preconditions
 
 
@@ -181,7 +113,7 @@ def test_of_many_writers_with_a_precondition_one_wins(raw):
     from concurrent.futures import ThreadPoolExecutor
 
     def write(number):
-        session = raw.server.session()
+        session = session_of(raw.server.folder)
         return (
             Bucket(raw.server, session, raw.name)
             .put("lock", str(number).encode(), ifGenerationMatch=0)
@@ -257,29 +189,6 @@ def test_odd_but_legal_metadata_survives(raw, http_session):
     assert read.content == b"abc" and "X-Evil" not in read.headers
 
 
-def test_an_object_that_is_composed_on_itself_grows_without_being_copied(raw, client, bucket):
-    data = os.urandom(3 * MB)
-    blob, tail, copied = bucket.blob("log"), bucket.blob("tail"), bucket.blob("copy")
-    blob.upload_from_string(data)
-    tail.upload_from_string(b"tail")
-    reader = raw.session.get(raw.url("log"), params={"alt": "media"}, stream=True)
-    beginning = reader.raw.read(10)
-    blob.compose([blob, tail], if_generation_match=blob.generation)
-    assert beginning + reader.raw.read() == data, "who reads the object as it was gets that"
-    assert (blob.crc32c, blob.size) == (crc32c(data + b"tail"), 3 * MB + 4)
-    copied.rewrite(blob)
-    for _ in range(2):  # a copy stays as it is
-        blob.compose([blob, tail])
-    assert blob.download_as_bytes(checksum="crc32c") == data + 3 * b"tail"
-    assert copied.download_as_bytes(checksum="crc32c") == data + b"tail"
-    copied.compose([copied, blob])
-    assert copied.download_as_bytes(checksum="crc32c") == data + b"tail" + data + 3 * b"tail"
-    with pytest.raises(Exception, match="412"):
-        blob.compose([blob, tail], if_generation_match=1)
-    blob.compose([blob, tail])
-    assert blob.download_as_bytes(checksum="crc32c") == data + 4 * b"tail"
-
-
 def test_compose_limits(raw, http_session):
     def compose(sources, **extra):
         body = {"sourceObjects": [{"name": name} for name in sources], **extra}
@@ -300,3 +209,6 @@ def test_compose_limits(raw, http_session):
     assert twice["componentCount"] == 33
     assert raw.read("sum").content == b"ab" * 16 + b"b"
     assert twice["crc32c"] == crc32c(b"ab" * 16 + b"b")
+    again = {"sourceObjects": [{"name": "a"}]}
+    late = http_session.post(f"{raw.base}/o/sum/compose?ifGenerationMatch=1", json=again)
+    assert late.status_code == 412

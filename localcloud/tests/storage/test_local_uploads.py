@@ -131,7 +131,7 @@ def test_resumable_preconditions_hold_at_the_end_too(raw):
 
 def send_half(server, path, headers, data, declared):
     """Begin a request of `declared` bytes, send `data` and leave the connection open."""
-    sock = socket.create_connection(("127.0.0.1", server.port))
+    sock = socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])))
     verb = "PUT" if "upload_id" in path else "POST"
     lines = [f"{verb} {path} HTTP/1.1", "Host: x", f"Content-Length: {declared}", *headers]
     sock.sendall("\r\n".join(lines).encode() + b"\r\n\r\n" + data)
@@ -142,7 +142,7 @@ def test_an_upload_that_breaks_off_leaves_nothing(raw):
     uploads = raw.server.folder / "storage/uploads"
     path = f"/upload/storage/v1/b/{raw.name}/o?uploadType=media&name=x"
     sock = send_half(
-        raw.server, path, [f"Authorization: Bearer {raw.server.token()}"], b"x" * 3 * MB, 4 * MB
+        raw.server, path, [f"Authorization: Bearer {raw.server.token}"], b"x" * 3 * MB, 4 * MB
     )
     until(lambda: list(uploads.iterdir()), "the beginning of an upload")
     sock.close()
@@ -170,14 +170,13 @@ def test_a_stalled_chunk_gives_way_to_its_successor(raw):
 
 def test_kill_in_mid_upload(tmp_path):
     """After kill -9 there is the old object or none, finished objects are whole, sessions are gone."""
-    server = Server(tmp_path / "cloud").start()
-    session = server.session()
-    session.post(f"{server.url}/storage/v1/b", params={"project": PROJECT}, json={"name": "kept"})
-    raw = Bucket(server, session, "kept")
+    server = Server(tmp_path / "cloud", PROJECT)
+    server.call("POST", f"/storage/v1/b?project={PROJECT}", {"name": "kept"})
+    raw = Bucket(server, server.session, "kept")
     raw.put("done", b"old" * MB)
     url = raw.start("resumed", ifGenerationMatch=0)
     raw.chunk(url, b"x" * 4 * QUANTUM, f"bytes 0-{4 * QUANTUM - 1}/{5 * QUANTUM}")
-    token = f"Authorization: Bearer {server.token()}"
+    token = f"Authorization: Bearer {server.token}"
     media = "/upload/storage/v1/b/kept/o?uploadType=media&name="
     socks = [
         send_half(server, media + name, [token], b"x" * 3 * MB, 4 * MB) for name in ("done", "half")
