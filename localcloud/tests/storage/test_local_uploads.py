@@ -170,7 +170,7 @@ def test_a_stalled_chunk_gives_way_to_its_successor(raw):
 
 def test_kill_in_mid_upload(tmp_path):
     """After kill -9 there is the old object or none, finished objects are whole, sessions are gone."""
-    server = Server(tmp_path / "cloud", PROJECT)
+    server = Server(tmp_path / "cloud", PROJECT, write_interval=0)
     server.call("POST", f"/storage/v1/b?project={PROJECT}", {"name": "kept"})
     raw = Bucket(server, server.session, "kept")
     raw.put("done", b"old" * MB)

@@ -40,8 +40,6 @@ async def placed(handler: Any, cloud: Cloud, call: Call) -> dict:
 
 
 def find(container: Container, project: str, place: str, rest: list[str]) -> dict:
-    if place == "-":
-        raise bad('Location "-" does not name one cluster.')
     cluster = container.clusters.get((project, place, rest[1]))
     if cluster is None:
         name = f"projects/{project}/locations/{place}/clusters/{rest[1]}"

@@ -46,14 +46,10 @@ class Owner:
 class Tokens:
     """The tokens of one cloud, kept in `<folder>/tokens.json` (mode 0600)."""
 
-    def __init__(
-        self, folder: Path, endpoint: Callable[[], str] = lambda: "", now: Callable = time.time
-    ):
+    def __init__(self, folder: Path):
         self.path = folder / "tokens.json"
-        self.endpoint = (
-            endpoint  # a function, because port 0 becomes a number only when the server listens
-        )
-        self.now = now
+        # a function, because port 0 becomes a number only when the server listens
+        self.endpoint: Callable[[], str] = lambda: ""
         self.state: dict[str, Any] = {
             "secret": secrets.token_hex(32),
             "epoch": 0,
@@ -72,7 +68,7 @@ class Tokens:
         """Return a new access token for `email`, good for `seconds` and for some scopes alone if
         any are given.
         """
-        claims = [email, self.now() + seconds, self.state["epoch"], secrets.token_hex(4), scopes]
+        claims = [email, time.time() + seconds, self.state["epoch"], secrets.token_hex(4), scopes]
         payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
         return f"ya29.{payload}.{self._sign(payload)}"
 
@@ -83,7 +79,7 @@ class Tokens:
             return None
         claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
         email, expires, epoch, _, scopes = claims
-        if epoch != self.state["epoch"] or self.now() >= expires:
+        if epoch != self.state["epoch"] or time.time() >= expires:
             return None
         return Owner(email, tuple(scopes) if scopes is not None else None)
 

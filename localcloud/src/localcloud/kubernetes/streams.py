@@ -23,18 +23,12 @@ TRUE = ("true", "1")
 
 def container_of(pod: dict, request: web.Request) -> dict:
     """The container that a request means: the first, unless it names one."""
-    meta, spec = pod["metadata"], pod["spec"]
-    rows = spec["containers"]
+    rows = pod["spec"]["containers"]
     name = request.query.get("container") or rows[0]["name"]
-    if not request.query.get("container") and len(spec["containers"]) > 1:
-        names = " ".join(row["name"] for row in spec["containers"])
-        message = (
-            f"a container name must be specified for pod {meta['name']}, choose one of: [{names}]"
-        )
-        raise Refusal(400, "BadRequest", message)
     found = next((row for row in rows if row["name"] == name), None)
     if found is None:
-        raise Refusal(400, "BadRequest", f"container {name} is not valid for pod {meta['name']}")
+        pod_name = pod["metadata"]["name"]
+        raise Refusal(400, "BadRequest", f"container {name} is not valid for pod {pod_name}")
     return found
 
 

@@ -8,6 +8,7 @@ delayed destruction, keys of one's own, secret types, tags.
 import base64
 import functools
 import re
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -77,7 +78,7 @@ async def create(cloud: Cloud, call: Call, name: str) -> dict:
         unserved(body[key], f"secrets with {key}")
     unserved(body.get("replication") != {"automatic": {}}, "replication but the automatic one")
     labels = check_labels(body.get("labels") or {})
-    secret = Secret(cloud.project_named(name.split("/")[1]) or "", id, cloud.secrets.now(), {})
+    secret = Secret(cloud.project_named(name.split("/")[1]) or "", id, time.time(), {})
     secret.fields = {"replication": body["replication"], **({"labels": labels} if labels else {})}
     if text := body.get("ttl"):
         if not re.fullmatch(r"[0-9]+s", text) or not MIN_LIFE <= int(text[:-1]) <= MAX_LIFE:

@@ -14,7 +14,6 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -45,8 +44,8 @@ class Secret:
 
 
 class Secrets:
-    def __init__(self, folder: Path, now: Callable[[], float] = time.time):
-        self.folder, self.now = folder, now
+    def __init__(self, folder: Path):
+        self.folder = folder
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.index = folder / "index.json"
         self._rows: list[Secret] = []
@@ -58,7 +57,9 @@ class Secrets:
     def all(self) -> list[Secret]:
         """The secrets that have not expired, oldest first."""
         kept = [
-            secret for secret in self._rows if secret.expires is None or self.now() < secret.expires
+            secret
+            for secret in self._rows
+            if secret.expires is None or time.time() < secret.expires
         ]
         if len(kept) < len(self._rows):
             self._rows = kept
@@ -79,7 +80,7 @@ class Secrets:
         self._sweep()
 
     def add_version(self, secret: Secret, data: bytes, crc: int) -> Version:
-        version = Version(len(secret.versions) + 1, self.now(), crc, uuid.uuid4().hex)
+        version = Version(len(secret.versions) + 1, time.time(), crc, uuid.uuid4().hex)
         descriptor = os.open(
             self.folder / version.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600
         )

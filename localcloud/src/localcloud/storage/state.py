@@ -64,9 +64,8 @@ class Upload:
 class Storage:
     """All buckets of one cloud, below one folder."""
 
-    def __init__(self, folder: Path, now: Callable[[], float] = time.time):
+    def __init__(self, folder: Path):
         self.folder = folder
-        self.now = now
         for part in ("uploads", *(f"content/{number:02x}" for number in range(256))):
             (folder / part).mkdir(parents=True, exist_ok=True)
         self.db = sqlite3.connect(
@@ -85,7 +84,7 @@ class Storage:
 
     def next_generation(self) -> int:
         """Microseconds since 1970, but always greater than any before."""
-        self.last_generation = max(int(self.now() * 1e6), self.last_generation + 1)
+        self.last_generation = max(int(time.time() * 1e6), self.last_generation + 1)
         return self.last_generation
 
     # --- buckets
@@ -218,7 +217,7 @@ class Storage:
         resource = {
             **resource,
             "metageneration": str(int(resource["metageneration"]) + 1),
-            "updated": timestamp(int(self.now() * 1e6)),
+            "updated": timestamp(int(time.time() * 1e6)),
         }
         self._note_write(resource["bucket"], resource["name"])
         self.db.execute(
