@@ -26,7 +26,7 @@ SETTINGS = {
 
 
 def routes(cloud: Cloud) -> list[web.RouteDef]:
-    table: list[tuple[str, str, Callable[[Cloud, str, dict], Awaitable[dict]]]] = [
+    table: list[tuple[str, str, Callable[[Cloud, str, dict], Awaitable[dict | None]]]] = [
         ("POST", "/_berg/faults", add_fault),
         ("GET", "/_berg/faults", list_faults),
         ("DELETE", "/_berg/faults", clear_faults),
@@ -50,7 +50,7 @@ def routes(cloud: Cloud) -> list[web.RouteDef]:
 
 async def answer(cloud: Cloud, handler: Callable, request: web.Request) -> web.Response:
     name = request.match_info.get("name", "")
-    return web.json_response(await handler(cloud, name, parse(await request.read())))
+    return web.json_response(await handler(cloud, name, parse(await request.read())) or {})
 
 
 def parse(data: bytes) -> dict[str, Any]:
@@ -61,41 +61,31 @@ def parse(data: bytes) -> dict[str, Any]:
     return body
 
 
-async def add_fault(cloud: Cloud, name: str, body: dict) -> dict:
+async def add_fault(cloud: Cloud, name: str, body: dict) -> None:
     cloud.faults.add(body)
-    return {"faults": cloud.faults.describe()}
 
 
 async def list_faults(cloud: Cloud, name: str, body: dict) -> dict:
     return {"faults": cloud.faults.describe()}
 
 
-async def clear_faults(cloud: Cloud, name: str, body: dict) -> dict:
+async def clear_faults(cloud: Cloud, name: str, body: dict) -> None:
     cloud.faults.clear()
-    return {"faults": []}
 
 
 async def list_requests(cloud: Cloud, name: str, body: dict) -> dict:
     return cloud.requests.describe()
 
 
-async def clear_requests(cloud: Cloud, name: str, body: dict) -> dict:
+async def clear_requests(cloud: Cloud, name: str, body: dict) -> None:
     cloud.requests.clear()
-    return cloud.requests.describe()
 
 
-async def expire_tokens(cloud: Cloud, name: str, body: dict) -> dict:
+async def expire_tokens(cloud: Cloud, name: str, body: dict) -> None:
     cloud.tokens.expire_all()
-    return {}
 
 
 async def set_quota(cloud: Cloud, name: str, body: dict) -> dict:
-    if not {"metric", "limit"} <= set(body):
-        raise ApiError(
-            400,
-            "invalid",
-            'Needs {"metric": name, "limit": number}, and may have region and project',
-        )
     project = body.get("project", "berg-local")
     quotas = cloud.compute.project_row(project)["quotas"]
     quotas.setdefault(body.get("region") or "global", {})[body["metric"]] = body["limit"]
@@ -131,14 +121,12 @@ async def preempt(cloud: Cloud, name: str, body: dict) -> dict:
     )
 
 
-async def crash(cloud: Cloud, name: str, body: dict) -> dict:
+async def crash(cloud: Cloud, name: str, body: dict) -> None:
     power.crash(cloud.compute, cloud.compute.find(name))
-    return {}
 
 
-async def cut(cloud: Cloud, name: str, body: dict) -> dict:
+async def cut(cloud: Cloud, name: str, body: dict) -> None:
     await power.cut_off(cloud.compute, cloud.compute.find(name), body.get("cut", True))
-    return {}
 
 
 def pod_named(cloud: Cloud, name: str) -> tuple[Plane, dict]:
@@ -156,6 +144,5 @@ async def set_image(cloud: Cloud, name: str, body: dict) -> dict:
     return {"clusters": len(planes)}
 
 
-async def evict(cloud: Cloud, name: str, body: dict) -> dict:
+async def evict(cloud: Cloud, name: str, body: dict) -> None:
     kubelet.evict(*pod_named(cloud, name), float(body.get("grace", 0)))
-    return {}

@@ -261,9 +261,7 @@ def json_response(body: dict, status: int = 200, indent: int | None = None) -> w
 
 
 def error_response(error: ApiError, reasons: bool = True) -> web.Response:
-    """The response for an ApiError; 304 has no body."""
-    if error.status < 400:
-        return web.Response(status=error.status)
+    """The response for an ApiError."""
     response = json_response(error.body(reasons), error.status)
     if error.status == 401:
         response.headers["WWW-Authenticate"] = 'Bearer realm="https://accounts.google.com/"'

@@ -4,7 +4,7 @@ it.
 The documents ship with google-api-python-client, so nothing here was typed in by hand: routes,
 parameters, enums, patterns and field types are Google's own.
 
-Not covered: `readOnly` fields in a request (Google ignores them, so do we), rules that stand only
+Not covered: forms of times, `readOnly` fields in a request (Google ignores them, so do we), rules that stand only
 in descriptions (the handlers know those), `fields` masks that name a field which no schema has, and
 Compute Engine's few paths with a multi-segment `{+parameter}` among others.
 """
@@ -14,7 +14,6 @@ import binascii
 import json
 import re
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -378,12 +377,6 @@ def _check_scalar(schema: dict, value: Any, where: str, answer: bool) -> None:
     elif "pattern" in schema and not re.fullmatch(schema["pattern"], value):
         why = f"Must be a match of regex '{schema['pattern']}'"
         raise invalid(f"Invalid value for field '{where}': '{value}'. {why}", "invalid", where)
-    elif form in ("date", "date-time") and not answer and not is_time(value, form):
-        raise invalid(
-            f"Invalid value at '{where}' (TYPE_STRING), \"{value}\" is no RFC 3339 {form}",
-            "invalid",
-            where,
-        )
     elif form == "google-duration" and not answer and not DURATION.fullmatch(value):
         raise invalid(
             f"Invalid value at '{where}' (type.googleapis.com/google.protobuf.Duration), \"{value}\"",
@@ -414,18 +407,6 @@ def _check_integer(schema: dict, value: Any, where: str, answer: bool) -> None:
             "invalid",
             where,
         )
-
-
-def is_time(text: str, form: str) -> bool:
-    """Whether a text is an RFC 3339 date, or date and time."""
-    clock = r"[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)" if form == "date-time" else ""
-    if not re.fullmatch(r"\d{4}-\d\d-\d\d" + clock, text):
-        return False
-    try:
-        datetime.fromisoformat(re.sub(r"\.\d+", "", text.upper()).replace("Z", "+00:00"))
-    except ValueError:
-        return False
-    return True
 
 
 def _is_base64(text: str) -> bool:

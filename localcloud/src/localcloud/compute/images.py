@@ -277,9 +277,11 @@ async def finish(
     compute.finish(operation, failed)
 
 
-async def remove(compute: Compute, call: Call, kind: str, name: str) -> dict:
-    project, rows = call.params["project"], compute.kept(call.params["project"], kind)
-    row = named(rows, path_of(project, kind, name))
+async def remove(compute: Compute, call: Call) -> dict:
+    """Delete an image or a snapshot."""
+    project, kind = call.params["project"], call.method.split(".")[1]
+    rows = compute.kept(project, kind)
+    row = named(rows, path_of(project, kind, call.params[kind[:-1]]))
     if row["status"] in ("PENDING", "UPLOADING"):
         check_ready(row)
     rows.remove(row)
@@ -320,10 +322,6 @@ async def insert_image(compute: Compute, call: Call) -> dict:
     return make(compute, call, "images", image, operation, copy)
 
 
-async def delete_image(compute: Compute, call: Call) -> dict:
-    return await remove(compute, call, "images", call.params["image"])
-
-
 async def snapshot_disk(compute: Compute, call: Call) -> dict:
     """Make a snapshot of a disk (disks.createSnapshot), which machines may write to meanwhile."""
     project, body, disk = call.params["project"], call.body or {}, find_disk(compute, call)
@@ -356,10 +354,6 @@ async def snapshot_disk(compute: Compute, call: Call) -> dict:
     return make(compute, call, "snapshots", row, operation, copy)
 
 
-async def delete_snapshot(compute: Compute, call: Call) -> dict:
-    return await remove(compute, call, "snapshots", call.params["snapshot"])
-
-
 def find_disk(compute: Compute, call: Call) -> dict:
     project, zone, name = (call.params[key] for key in ("project", "zone", "disk"))
     return compute.row("disks", f"projects/{project}/zones/{zone}/disks/{name}")
@@ -377,6 +371,6 @@ HANDLERS = {
     "disks.createSnapshot": snapshot_disk,
     "images.getFromFamily": get_newest,
     "images.insert": insert_image,
-    "images.delete": delete_image,
-    "snapshots.delete": delete_snapshot,
+    "images.delete": remove,
+    "snapshots.delete": remove,
 }

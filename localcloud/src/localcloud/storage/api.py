@@ -40,7 +40,7 @@ MAX_SOURCES = 32  # of one compose
 
 async def get(cloud: "Cloud", call: "Call") -> dict | web.StreamResponse:
     resource = find_object(cloud, call)
-    check_request(call, resource, reading=True)
+    check_request(call, resource)
     if call.params.get("alt") == "media":
         return await downloads.download(cloud, call, resource)
     return present(resource, origin(call))

@@ -90,7 +90,7 @@ async def insert_bucket(cloud: "Cloud", call: "Call") -> dict:
 
 async def get_bucket(cloud: "Cloud", call: "Call") -> dict:
     bucket = find_bucket(cloud, call)
-    check_request(call, bucket, reading=True)
+    check_request(call, bucket)
     return present_bucket(bucket, origin(call))
 
 

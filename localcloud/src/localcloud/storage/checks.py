@@ -11,12 +11,7 @@ from localcloud.errors import ApiError, unserved
 from localcloud.identity.iam import tag
 from localcloud.storage.content import Content
 
-CONDITIONS = (
-    "GenerationMatch",
-    "GenerationNotMatch",
-    "MetagenerationMatch",
-    "MetagenerationNotMatch",
-)
+CONDITIONS = {"GenerationMatch": "generation", "MetagenerationMatch": "metageneration"}
 # Fields of an object that clients set; all others are the server's.
 WRITABLE = {
     "cacheControl",
@@ -121,37 +116,22 @@ def find_object(
     return resource
 
 
-def check_conditions(
-    params: dict[str, Any], current: dict | None, prefix: str = "if", reading: bool = False
-) -> None:
-    """Raise 412 (304 for a read whose NotMatch fails) unless all preconditions among `params` hold.
+def check_conditions(params: dict[str, Any], current: dict | None, prefix: str = "if") -> None:
+    """Raise 412 unless all preconditions among `params` hold.
 
     `current` is the live object or bucket, None if there is none: its generation counts as 0.
     """
-    for condition in CONDITIONS:
+    for condition, field in CONDITIONS.items():
         wanted = params.get(prefix + condition)
-        if wanted is None:
-            continue
-        field = "generation" if condition.startswith("Generation") else "metageneration"
-        value = int(current[field]) if current else 0
-        if condition.endswith("NotMatch"):
-            # Without a live object a NotMatch fails too, as documented.
-            holds = current is not None and value != wanted
-        else:
-            holds = value == wanted
-        if not holds:
-            if reading and condition.endswith("NotMatch"):
-                raise ApiError(304, "notModified", "Not Modified")
-            raise ApiError(
-                412,
-                "conditionNotMet",
-                "At least one of the pre-conditions you specified did not hold.",
-            )
+        if wanted not in (None, int(current[field]) if current else 0):
+            message = "At least one of the pre-conditions you specified did not hold."
+            raise ApiError(412, "conditionNotMet", message)
 
 
-def check_request(call: "Call", current: dict | None, reading: bool = False) -> None:
+def check_request(call: "Call", current: dict | None) -> None:
     """The same for all that a request says."""
-    check_conditions(call.params, current, reading=reading)
+    check_conditions(call.params, current)
+    unserved(any(key.endswith("NotMatch") for key in call.params), "conditions by NotMatch")
     unserved({"If-Match", "If-None-Match"} & {*call.request.headers}, "conditions by etag")
 
 

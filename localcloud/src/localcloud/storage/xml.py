@@ -90,8 +90,6 @@ def answer(method: str, found: web.StreamResponse) -> web.StreamResponse:
 
 def refusal(error: ApiError) -> web.Response:
     """An error as the XML API writes it."""
-    if error.status < 400:
-        return web.Response(status=error.status)
     code, message = CODES.get(
         error.status, ("InternalError", "We encountered an internal error. Please try again.")
     )
