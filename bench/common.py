@@ -178,3 +178,22 @@ def rounds(
 
 def away(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms away"
+
+
+def peers(side: Side, seconds: float, place: Path, job: str) -> dict[str, Callable[[], Cost]]:
+    """Other programs that download the same, if they are on this computer."""
+    source = f"{side.trial.cloud.bucket}/berg_results/{job}"
+
+    def run(program: Callable[..., Cost], *words: str) -> Cost:
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir()
+        with side.far(seconds):
+            return program(*words)
+
+    rclone = ("copy", "--transfers", "32", "--checkers", "32", f"cloud:{source}", str(place))
+    gcloud = ("storage", "rsync", "--recursive", f"gs://{source}", str(place))
+    found = {
+        "`rclone copy --transfers 32`": lambda: run(side.rclone, *rclone),
+        "`gcloud storage rsync`": lambda: run(side.gcloud, *gcloud),
+    }
+    return {name: each for name, each in found.items() if shutil.which(name.strip("`").split()[0])}

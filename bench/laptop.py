@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from common import FAR, Cost, Side, Table, away, rounds, sides, timed
+from common import FAR, Cost, Side, Table, away, peers, rounds, sides, timed
 
 JOBS = 5_000
 REMOVED = 100
@@ -201,22 +201,3 @@ def fetch(side: Side, seconds: float, place: Path, job: str) -> Callable[[], Cos
             return side.berg("fetch", job, str(place))
 
     return run
-
-
-def peers(side: Side, seconds: float, place: Path, job: str) -> dict[str, Callable[[], Cost]]:
-    """Other programs that download the same, if they are on this computer."""
-    source = f"{side.trial.cloud.bucket}/berg_results/{job}"
-
-    def run(program: Callable[..., Cost], *words: str) -> Cost:
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir()
-        with side.far(seconds):
-            return program(*words)
-
-    rclone = ("copy", "--transfers", "32", "--checkers", "32", f"cloud:{source}", str(place))
-    gcloud = ("storage", "rsync", "--recursive", f"gs://{source}", str(place))
-    found = {
-        "`rclone copy --transfers 32`": lambda: run(side.rclone, *rclone),
-        "`gcloud storage rsync`": lambda: run(side.gcloud, *gcloud),
-    }
-    return {name: each for name, each in found.items() if shutil.which(name.strip("`").split()[0])}

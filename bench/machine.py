@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from common import FAR, Cost, Side, Table, away, rounds, sides
+from common import FAR, Cost, Side, Table, away, peers, rounds, sides
 
 # A pass for each line of standard input, in a process that keeps running, as on a machine.
 MIRROR = """
@@ -93,35 +93,24 @@ def restores(
     mirror.communicate("\n")
     shutil.rmtree(folder)
 
-    def emptied() -> Path:
+    def restore(seconds: float) -> Cost:
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir()
-        return place
-
-    def restore() -> Cost:
-        command = [str(python(side)), "-c", RESTORE, str(emptied()), job]
-        cost = side.timed(command, scratch, side.trial.laptop.environment())
+        command = [str(python(side)), "-c", RESTORE, str(place), job]
+        with side.far(seconds):
+            cost = side.timed(command, scratch, side.trial.laptop.environment())
         assert sum(each.stat().st_size for each in place.rglob("*.bin")) == files * size
         return cost
 
-    source = f"{side.trial.cloud.bucket}/berg_results/{job}"
-    runs = {name: restore}
-    if shutil.which("rclone"):
-        words = ("copy", "--transfers", "32", "--checkers", "32", f"cloud:{source}")
-        runs["`rclone copy --transfers 32`"] = lambda: side.rclone(*words, str(emptied()))
-    if shutil.which("gcloud"):
-        rsync = ("storage", "rsync", "--recursive", f"gs://{source}")
-        runs["`gcloud storage rsync`"] = lambda: side.gcloud(*rsync, str(emptied()))
     what = (
         f"{files:,} files of {size // 1000} KB"
         if size < 1 << 20
         else f"{files} files of {size >> 30} GB"
     )
     for seconds in (0, FAR):
-        with side.far(seconds):
-            yield rounds(
-                Table(f"Restore: {what}, {away(seconds)}", "To an empty folder."), runs, repeats
-            )
+        runs = {name: lambda far=seconds: restore(far), **peers(side, seconds, place, job)}
+        table = Table(f"Restore: {what}, {away(seconds)}", "To an empty folder.")
+        yield rounds(table, runs, repeats)
     shutil.rmtree(place)
 
 

@@ -90,7 +90,7 @@ class Faults:
     def __init__(self) -> None:
         self.queue: list[Fault] = []
 
-    def add(self, spec: Any) -> Fault:
+    def add(self, spec: Any) -> None:
         """Add a fault from its JSON form; raise 400 for one that could never do anything."""
         if not isinstance(spec, dict) or not any(spec.get(effect) for effect in EFFECTS):
             raise ApiError(400, "invalid", f"A fault needs one of: {', '.join(EFFECTS)}")
@@ -101,9 +101,7 @@ class Faults:
                 f"Unknown field of a fault: {unknown[0]}" if unknown else "A fault needs a method"
             )
             raise ApiError(400, "invalid", f"{wrong}. Known: {', '.join(sorted(known))}")
-        fault = Fault(**spec)
-        self.queue.append(fault)
-        return fault
+        self.queue.append(Fault(**spec))
 
     def clear(self) -> None:
         self.queue.clear()
