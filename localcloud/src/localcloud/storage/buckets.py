@@ -43,19 +43,12 @@ OFF = {
 
 
 async def list_buckets(cloud: "Cloud", call: "Call") -> dict:
-    params = call.params
-    project = check_project(cloud, call)
-    limit = min(params.get("maxResults") or 1000, 1000)
-    prefix = params.get("prefix", "")
-    answer: dict[str, Any] = {"kind": "storage#buckets"}
+    project, params = check_project(cloud, call), call.params
     unserved(params.get("softDeleted"), "soft-deleted buckets")
-    start = params.get("pageToken", "") or prefix
-    found, following = cloud.storage.buckets(project, prefix, start, limit)
-    if found:
-        answer["items"] = [present_bucket(bucket, origin(call)) for bucket in found]
-    if following:
-        answer["nextPageToken"] = following
-    return answer
+    found = cloud.storage.buckets(project, params.get("prefix", ""))
+    unserved(params.get("maxResults", len(found)) < len(found), "pages of buckets")
+    rows = [present_bucket(bucket, origin(call)) for bucket in found]
+    return {"kind": "storage#buckets", **({"items": rows} if rows else {})}
 
 
 async def insert_bucket(cloud: "Cloud", call: "Call") -> dict:

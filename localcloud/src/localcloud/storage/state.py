@@ -96,19 +96,11 @@ class Storage:
         ).fetchone()
         return {**json.loads(row[0]), "project": row[1]} if row else None
 
-    def buckets(
-        self, project: str, prefix: str, start: str, limit: int
-    ) -> tuple[list[dict], str | None]:
-        """Return one page of a project's buckets, and the name at which the next page starts."""
-        rows = self.db.execute(
-            "SELECT name, resource FROM buckets WHERE project=? AND name>=? AND substr(name,1,?)=? "
-            "ORDER BY name LIMIT ?",
-            (project, start, len(prefix), prefix, limit + 1),
-        ).fetchall()
-        following = rows[limit][0] if len(rows) > limit else None
-        return [
-            {**json.loads(resource), "project": project} for _, resource in rows[:limit]
-        ], following
+    def buckets(self, project: str, prefix: str) -> list[dict]:
+        """Return the buckets of a project whose names begin like this."""
+        query = "SELECT resource FROM buckets WHERE project=? AND substr(name,1,?)=? ORDER BY name"
+        rows = self.db.execute(query, (project, len(prefix), prefix))
+        return [{**json.loads(resource), "project": project} for (resource,) in rows]
 
     def put_bucket(self, resource: dict) -> None:
         """Write a bucket's resource; "project" says whose it is."""
