@@ -85,10 +85,5 @@ def fail(message: str) -> int:
     return 1
 
 
-def entry() -> None:
-    """Run the command `localcloud`."""
-    sys.exit(main())
-
-
 if __name__ == "__main__":
     sys.exit(main())

@@ -541,14 +541,6 @@ def test_stockout(client):
     assert client.get("out") is None
 
 
-def test_an_operation_may_fail_although_the_instance_lives(client):
-    wrong = {"code": "RESOURCE_NOT_FOUND", "message": "gone", "instance_lives": True}
-    client.control("faults", {"method": "compute.instances.insert", "operation_error": wrong})
-    operation = client.wait(client.call("POST", f"/zones/{ZONE}/instances", body("zombie")))
-    assert failure(operation)["code"] == "RESOURCE_NOT_FOUND"
-    assert client.status("zombie") == "RUNNING"
-
-
 # --- bulk
 
 

@@ -274,21 +274,6 @@ def test_a_member_that_ends_is_made_anew(client, end, action, script):
     assert client.call("GET", f"{GROUPS}/lasting").json()["targetSize"] == 1
 
 
-def test_without_repair_a_member_stays_away(client):
-    template(client)
-    insert(
-        client,
-        "fatal",
-        zones=(C,),
-        instanceLifecyclePolicy={"defaultActionOnFailure": "DO_NOTHING"},
-    )
-    named(client, "fatal", "once")
-    client.delete("once")
-    act(client, "fatal", "createInstances", {"instances": [{"name": "later"}]})
-    until(lambda: members(client, "fatal")["later"]["currentAction"] == "NONE", "the other member")
-    assert "id" not in members(client, "fatal")["once"]
-
-
 def test_a_member_waits_in_its_zone_until_there_is_room(client):
     template(client)
     insert(client, "waiting")
