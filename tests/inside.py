@@ -29,6 +29,12 @@ def fresh(name: str) -> str:
     return f"{name}-{next(NUMBERS)}"
 
 
+def stand_ins(monkeypatch: pytest.MonkeyPatch, values: dict[str, Any]) -> None:
+    """Let things have other values until the test ends, by their names."""
+    for name, value in values.items():
+        monkeypatch.setattr(name, value)
+
+
 def job_of(name: str, cmd: str = "true", **about: Any) -> Job:
     about = {
         "machine_type": "n1-standard-8",
