@@ -386,7 +386,14 @@ def test_git_answers_as_on_the_laptop(cloud: Cloud, project: Path, tmp_path: Pat
         assert f"{words}: {' '.join(git(project, *words.split()).split())}\n" in log, (words, log)
     page = (Path(__file__).parents[1] / "docs/environment.md").read_text()
     promised = {*re.findall(r"BERG_[A-Z_]+", page)} - {"BERG_ROW"}  # which is that of a sweep
-    assert len(promised) > 10 and promised <= {*re.findall(r"^(BERG_\w+)=.", log, re.M)}
+    told = dict(re.findall(r"^(\w+)=(.+)", log, re.M))
+    assert len(promised) > 10 and promised <= told.keys()
+    assert {
+        "BERG_JOB": "asks-git", "BERG_ATTEMPT": "1", "BERG_BUCKET": cloud.config.bucket,
+        "BERG_NUM_GPUS": "0", "BERG_DATA_DIR": "/root/data", "BERG_REPO_DIR": "/root/code/proj",
+        "BERG_RESULTS_DIR": "/root/berg_results/asks-git", "BERG_SCRATCH_DIR": "/root/scratch",
+        "PYTHONUNBUFFERED": "1",  # else a log is minutes late
+    }.items() <= told.items()  # fmt: skip
     assert "\nroot root\n" in log and "No such file" not in log
     assert "1 new commits on mine are saved in berg_commits.bundle" in log
     assert cloud.run("fetch", "asks-git", str(tmp_path / "out")).code == 0
