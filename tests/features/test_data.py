@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path, PurePosixPath
 
 import gcsfuse
@@ -132,23 +133,19 @@ def test_where_a_data_set_comes_to(text: str, name: str, place: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "says"),
+    ("place", "is_mount", "says"),
     [
-        ("data", "is no full path"), ("/opt/../etc", "is no full path"), ("/", "is no full path"),
-        ("/root", "files of others"), ("/root/code", "files of others"),
-        ("/root/berg/x", "files of others"), ("/root/berg_results/x", "files of others"),
+        ("data", False, "is no full path"), ("/opt/../etc", False, "is no full path"),
+        ("/", False, "is no full path"), ("/root", False, "files of others"),
+        ("/root/code", False, "files of others"), ("/root/berg/x", False, "files of others"),
+        ("/root/berg_results/x", False, "files of others"),
+        ("/root/code/proj", False, ""), ("/usr/share/x", False, ""),
+        ("/root/code/proj", True, "files of others"), ("/usr/share/x", True, "files of others"),
     ],
 )  # fmt: skip
-def test_where_no_data_set_comes_to(place: str, says: str) -> None:
-    with pytest.raises(BergError, match=says):
-        data.wanted(f"mnist:{place}")
-
-
-@pytest.mark.parametrize("place", ["/root/code/proj", "/usr/share/x"])
-def test_a_mount_hides_no_files_that_a_copy_would_leave(place: str) -> None:
-    assert data.wanted(f"mnist:{place}") == ("mnist", PurePosixPath(place))
-    with pytest.raises(BergError, match="files of others"):
-        data.wanted(f"mnist:{place}", is_mount=True)
+def test_where_no_data_set_comes_to(place: str, is_mount: bool, says: str) -> None:
+    with pytest.raises(BergError, match=says) if says else nullcontext():
+        assert data.wanted(f"mnist:{place}", is_mount) == ("mnist", PurePosixPath(place))
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import job_of, run_of
+from inside import job_of
 
 from berg import BergError
 from berg.config import Config
-from berg.features.gke import Gke, clusters, kube, pods
+from berg.features.gke import clusters, kube, pods
 from berg.gce import Shape
-from berg.worker import Ending
 
 
 def pool(name: str, kind: str, gpus: Any = None, **more: Any) -> dict[str, Any]:
@@ -97,76 +96,113 @@ def made(request: Any = REQUEST, patch: Any = (), secrets: bool = False, **about
     return pods.manifest(CONFIG, job, request, "us-central1-a/train", dict(patch), secrets)
 
 
+LABELS = {"berg": "1", "berg-bucket": "my-bucket", "berg-job": "made", "berg-user": "ada"}
+LABELS |= {"berg-kind": "job"}
+MAIN = {
+    "name": "main",
+    "image": "python:3.12",
+    "command": ["python3", "/etc/berg/boot/pod.py"],
+    "env": [
+        {"name": "BERG_FACTS", "value": '{"berg-job": "made", "place": "us-central1-a/train"}'},
+        {"name": "BERG_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
+        {"name": "BERG_POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+    ],
+    "securityContext": {"capabilities": {"add": ["SYS_PTRACE"]}},
+    "resources": {  # no limit of memory
+        "limits": {"nvidia.com/gpu": "2"}, "requests": {"nvidia.com/gpu": "2", "cpu": "3"},
+    },
+    "volumeMounts": [
+        {"name": "berg-boot", "mountPath": "/etc/berg/boot", "readOnly": True},
+        {"name": "berg-pod", "mountPath": "/etc/berg/pod", "readOnly": True},
+        {"name": "berg-shm", "mountPath": "/dev/shm"},
+    ],
+}  # fmt: skip
+WORDS = {"path": "annotations", "fieldRef": {"fieldPath": "metadata.annotations"}}
+
+
 def test_a_pod_has_what_its_job_asks_for_and_no_more() -> None:
-    job = made(gpus=2, gpu_type="t4", options={"cpus": 3})
-    assert job["metadata"]["name"] == "made"
-    labels = {"berg": "1", "berg-bucket": "my-bucket", "berg-job": "made"}
-    assert job["metadata"]["labels"] == {**labels, "berg-user": "ada", "berg-kind": "job"}
-    spec = job["spec"]["template"]["spec"]
-    (main,) = spec["containers"]
-    assert main["image"] == "python:3.12"
-    assert main["resources"] == {
-        "limits": {"nvidia.com/gpu": "2"},  # none of memory
-        "requests": {"nvidia.com/gpu": "2", "cpu": "3"},
-    }
-    assert spec["nodeSelector"] == {"cloud.google.com/gke-accelerator": T4}
-    assert [row["key"] for row in spec["tolerations"]] == ["nvidia.com/gpu"]
-    assert spec["activeDeadlineSeconds"] == 3600 + 600
-    assert spec["terminationGracePeriodSeconds"] == 120
-    assert spec["restartPolicy"] == "Never" and spec["shareProcessNamespace"] is True
-    assert spec["automountServiceAccountToken"] is False
-    facts = json.loads(main["env"][0]["value"])
-    assert facts == {"berg-job": "made", "place": "us-central1-a/train"}
-    named = {row["name"]: row["valueFrom"]["fieldRef"]["fieldPath"] for row in main["env"][1:]}
-    assert named == {"BERG_POD": "metadata.uid", "BERG_POD_IP": "status.podIP"}
-    annotations = job["spec"]["template"]["metadata"]["annotations"]
-    assert annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
-    assert len(annotations["berg-job-sha256"]) == 64 and annotations["berg-machines"] == "1"
+    job, boot = made(gpus=2, gpu_type="t4", options={"cpus": 3}), pods.boot_map()
+    about = {"berg-machines": "1", "berg-machine-type": "n1-standard-8"}
+    about |= {"berg-job-sha256": job["metadata"]["annotations"]["berg-job-sha256"]}
+    assert job["metadata"] == {"name": "made", "labels": LABELS, "annotations": about}
+    about |= {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
+    template = job["spec"]["template"]
+    assert template["metadata"] == {"labels": LABELS, "annotations": about}
+    toleration = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+    assert template["spec"] == {
+        "restartPolicy": "Never", "automountServiceAccountToken": False,
+        "shareProcessNamespace": True, "terminationGracePeriodSeconds": 120,
+        "enableServiceLinks": False, "activeDeadlineSeconds": 3600 + 600,
+        "nodeSelector": {"cloud.google.com/gke-accelerator": T4},
+        "tolerations": [toleration], "containers": [MAIN],
+        "volumes": [
+            {"name": "berg-boot", "configMap": {"name": boot["metadata"]["name"]}},
+            {"name": "berg-pod", "downwardAPI": {"items": [WORDS]}},
+            {"name": "berg-shm", "emptyDir": {"medium": "Memory"}},
+        ],
+    }  # fmt: skip
+    assert {*boot["data"]} == {"boot.py", "pod.py"} and boot["immutable"]
 
 
 def test_a_pod_without_gpus_or_on_spot_goes_to_such_nodes_alone() -> None:
-    spec = made()["spec"]["template"]["spec"]
-    assert spec["nodeSelector"] == {"node.kubernetes.io/instance-type": "n1-standard-8"}
-    assert [row["key"] for row in spec["tolerations"]] == ["berg"]
-    assert spec["containers"][0]["resources"] == {"limits": {}, "requests": {}}
-    scheduling = {**REQUEST["scheduling"], "provisioningModel": "SPOT"}
-    spec = made({**REQUEST, "scheduling": scheduling})["spec"]["template"]["spec"]
-    assert spec["nodeSelector"]["cloud.google.com/gke-spot"] == "true"
-    assert spec["tolerations"][1]["key"] == "cloud.google.com/gke-spot"
+    label, every = "cloud.google.com/gke-spot", {"operator": "Exists", "effect": "NoSchedule"}
+    selector = {"node.kubernetes.io/instance-type": "n1-standard-8"}
+    spot = {**REQUEST, "scheduling": {**REQUEST["scheduling"], "provisioningModel": "SPOT"}}
+    for request, more, keys in ((REQUEST, {}, []), (spot, {label: "true"}, [label])):
+        spec = made(request)["spec"]["template"]["spec"]
+        assert spec["nodeSelector"] == {**selector, **more}
+        assert spec["tolerations"] == [{"key": key, **every} for key in ("berg", *keys)]
+        assert spec["containers"][0]["resources"] == {"limits": {}, "requests": {}}
 
 
-def test_which_pods_kubernetes_makes_again() -> None:
-    job = made(machines=3)["spec"]
-    assert (job["completions"], job["parallelism"], job["backoffLimit"]) == (3, 3, 5)
-    assert job["successPolicy"]["rules"] == [{"succeededIndexes": "0"}]
-    assert job["ttlSecondsAfterFinished"] == 86400
-    failed, continues, taken = job["podFailurePolicy"]["rules"]
-    assert failed["action"] == "FailJob" and failed["onExitCodes"]["values"] == [42, 126, 127, 128]
-    assert continues["action"] == "Ignore" and continues["onExitCodes"]["values"] == [43]
-    assert taken["action"] == "Ignore" and taken["onPodConditions"]
-    box = made(cmd="", returns=False)["spec"]
-    assert box["backoffLimit"] == 0
-    assert [row["action"] for row in box["podFailurePolicy"]["rules"]] == ["FailJob"] * 3
-    sweep = made(machines=2, rows=[{"x": "1"}, {"x": "2"}])["spec"]
-    assert "successPolicy" not in sweep, "all of them work"
+@pytest.mark.parametrize(
+    ("about", "again", "action", "kept", "success"),
+    [
+        ({"machines": 3}, 5, "Ignore", 86400, {"rules": [{"succeededIndexes": "0"}]}),
+        (
+            {"cmd": "", "returns": False},
+            0,
+            "FailJob",
+            86400,
+            {"rules": [{"succeededIndexes": "0"}]},
+        ),
+        ({"machines": 2, "rows": [{"x": "1"}] * 2}, 5, "Ignore", 86400, None),  # all of them work
+        ({"secrets": True}, 5, "Ignore", 60, {"rules": [{"succeededIndexes": "0"}]}),
+    ],
+)
+def test_which_pods_kubernetes_makes_again(
+    about: Any, again: int, action: str, kept: int, success: Any
+) -> None:
+    job, number = made(**about)["spec"], about.get("machines", 1)
+    codes = {"containerName": "main", "operator": "In"}
+    taken = [{"type": "DisruptionTarget", "status": "True"}]
+    assert {**job, "template": None} == {
+        "completionMode": "Indexed", "completions": number, "parallelism": number,
+        "backoffLimit": again, "podReplacementPolicy": "Failed", "template": None,
+        "ttlSecondsAfterFinished": kept, **({"successPolicy": success} if success else {}),
+        "podFailurePolicy": {"rules": [
+            {"action": "FailJob", "onExitCodes": {**codes, "values": [42, 126, 127, 128]}},
+            {"action": action, "onExitCodes": {**codes, "values": [43]}},
+            {"action": action, "onPodConditions": taken},
+        ]},
+    }  # fmt: skip
 
 
 def test_secrets_of_a_pod_are_mounted_for_root_alone_and_go_with_its_job() -> None:
     job = made(secrets=True)
     spec = job["spec"]["template"]["spec"]
-    (volume,) = [row for row in spec["volumes"] if row["name"] == "berg-secrets"]
-    assert volume["secret"]["defaultMode"] == 0o400 and job["spec"]["ttlSecondsAfterFinished"] == 60
-    (mount,) = [
-        row for row in spec["containers"][0]["volumeMounts"] if row["name"] == volume["name"]
-    ]
-    assert mount["mountPath"] == "/etc/berg/secrets" and mount["readOnly"]
+    volume, mount = spec["volumes"][-1], spec["containers"][0]["volumeMounts"][-1]
+    source = {"secretName": volume["secret"]["secretName"], "defaultMode": 0o400}
+    assert volume == {"name": "berg-secrets", "secret": source}
+    place = "/etc/berg/secrets"
+    assert mount == {"name": "berg-secrets", "mountPath": place, "readOnly": True}
     job["metadata"]["uid"] = "u-1"
-    secret = pods.secret(job, {"TOKEN": "x"})
-    assert secret["metadata"]["name"] == volume["secret"]["secretName"]
-    (owner,) = secret["metadata"]["ownerReferences"]
-    assert (owner["kind"], owner["name"], owner["uid"]) == ("Job", "made", "u-1")
-    assert json.loads(secret["stringData"]["values"]) == {"TOKEN": "x"}
-    assert not [row for row in made()["spec"]["template"]["spec"]["volumes"] if "secret" in row]
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "made", "uid": "u-1"}
+    about = {"name": source["secretName"], "labels": LABELS, "ownerReferences": [owner]}
+    assert pods.secret(job, {"TOKEN": "x"}) == {
+        "apiVersion": "v1", "kind": "Secret", "immutable": True, "metadata": about,
+        "stringData": {"values": '{"TOKEN": "x"}'},
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -274,11 +310,12 @@ def test_a_pod_is_a_machine_that_says_what_it_waits_for(
         event("FailedScheduling", "1"), event("FailedScaleUp", "3", "another"),
         event("Pulled", "4"),
     ]  # fmt: skip
-    found = pods.pod_of(pod, "us-central1-a/train", events)
-    assert (found.name, found.job, found.status, found.note) == ("job1-2", "job1", status, note)
-    assert (found.owner, found.owner_uid, found.id) == ("job1", "u-1", "u-9")
-    assert (found.user, found.machine_type) == ("ada", "n1-standard-8")
-    assert found.inner_address == "10.4.0.1" and not found.has_disk
+    assert pods.pod_of(pod, "us-central1-a/train", events) == pods.Pod(
+        "job1-2", "us-central1-a/train", status, "job1", "u-9", has_disk=False, user="ada",
+        created_at="2026-01-01T00:00:00Z", inner_address="10.4.0.1", note=note, pod="job1-2-xyz",
+        machine_type="n1-standard-8", labels=pod["metadata"]["labels"], owner="job1",
+        owner_uid="u-1",
+    )  # fmt: skip
     alone = row("Running", metadata={"annotations": {"berg-machines": "1"}})
     assert pods.pod_of(alone, "x/y", []).name == "job1"
     assert pods.pod_of(row("Pending"), "x/y", []).note == "waits for a node"
@@ -307,47 +344,57 @@ def nodes(**about: Any) -> clusters.Nodes:
     return clusters.Nodes(**{"num_nodes": 3, "min_nodes": 1, "disk_gb": 120, **about})
 
 
-def test_a_pool_is_what_was_asked_for() -> None:
+NODE = {"oauthScopes": ["https://www.googleapis.com/auth/cloud-platform"], "labels": {"berg": "1"}}
+NODE |= {"resourceLabels": {"berg": "1"}}
+MANAGED = {"autoUpgrade": True, "autoRepair": True}
+KUBELET = {"singleProcessOomKill": True}
+SPOT = {"shutdownGracePeriodSeconds": 120, "shutdownGracePeriodCriticalPodsSeconds": 15}
+
+
+def cards(kind: str, count: str, drivers: str) -> list[dict[str, Any]]:
+    own = {"gpuDriverVersion": drivers}
+    about = {"acceleratorType": kind, "acceleratorCount": count}
+    return [{**about, "gpuDriverInstallationConfig": own}]
+
+
+@pytest.mark.parametrize(
+    ("spot", "shape", "name", "more"),
+    [
+        (False, Shape("n1-standard-8", 2, "t4"), "t4-x2",
+         {"kubeletConfig": KUBELET, "accelerators": cards(T4, "2", "LATEST")}),
+        (True, Shape("n1-standard-8", 1, "v100"), "v100-x1-spot",
+         {"kubeletConfig": {**KUBELET, **SPOT}, "spot": True,
+          "accelerators": cards("nvidia-tesla-v100", "1", "DEFAULT")}),
+        (False, Shape("n2-standard-4", 0, ""), "n2-standard-4",
+         {"kubeletConfig": KUBELET,
+          "taints": [{"key": "berg", "value": "true", "effect": "NO_SCHEDULE"}]}),
+    ],
+)  # fmt: skip
+def test_a_pool_is_what_was_asked_for(spot: bool, shape: Shape, name: str, more: Any) -> None:
     config = Config(project="p", bucket="b", service_account="w@p", user="ada")
-    made = clusters.pool_body(config, nodes(), Shape("n1-standard-8", 2, "t4"), "pd-ssd")
-    assert (made["name"], made["initialNodeCount"]) == ("t4-x2", 0)
-    assert made["autoscaling"] == {
-        "enabled": True, "locationPolicy": "ANY", "minNodeCount": 1, "maxNodeCount": 3,
+    disk = {"diskSizeGb": 120, "diskType": "pd-ssd", "machineType": shape.machine_type}
+    limits = {"enabled": True, "locationPolicy": "ANY", "minNodeCount": 1, "maxNodeCount": 3}
+    assert clusters.pool_body(config, nodes(spot=spot), shape, "pd-ssd") == {
+        "name": name, "initialNodeCount": 0, "autoscaling": limits, "management": MANAGED,
+        "config": {**NODE, **disk, "serviceAccount": "w@p", **more},
     }  # fmt: skip
-    node = made["config"]
-    assert (node["machineType"], node["diskSizeGb"], node["diskType"]) == (
-        "n1-standard-8", 120, "pd-ssd",
-    )  # fmt: skip
-    assert node["serviceAccount"] == "w@p" and node["kubeletConfig"] == {
-        "singleProcessOomKill": True
-    }
-    assert node["accelerators"] == [
-        {"acceleratorType": T4, "acceleratorCount": "2",
-         "gpuDriverInstallationConfig": {"gpuDriverVersion": "LATEST"}}
-    ]  # fmt: skip
-    assert "taints" not in node and "spot" not in node
-    old = clusters.pool_body(config, nodes(spot=True), Shape("n1-standard-8", 1, "v100"), "pd-ssd")
-    assert old["name"] == "v100-x1-spot" and old["config"]["spot"] is True
-    drivers = old["config"]["accelerators"][0]["gpuDriverInstallationConfig"]
-    assert drivers == {"gpuDriverVersion": "DEFAULT"}
-    assert old["config"]["kubeletConfig"]["shutdownGracePeriodSeconds"] == 120
-    plain = clusters.pool_body(config, nodes(), Shape("n2-standard-4", 0, ""), "pd-ssd")
-    assert plain["name"] == "n2-standard-4"
-    (taint,) = plain["config"]["taints"]
-    assert (taint["key"], taint["effect"]) == ("berg", "NO_SCHEDULE")
 
 
-def test_a_cluster_has_one_small_node_and_is_private_if_machines_are() -> None:
+@pytest.mark.parametrize("is_private", [False, True])
+def test_a_cluster_has_one_small_node_and_is_private_if_machines_are(is_private: bool) -> None:
     config = Config(project="p", bucket="b", user="ada", network="inner")
-    made = clusters.cluster_body(config, "train")
-    assert made["resourceLabels"] == {"berg": "1", "berg-user": "ada"}
-    (system,) = made["nodePools"]
-    assert (system["name"], system["initialNodeCount"]) == ("system", 1)
-    assert system["config"]["machineType"] == "e2-medium" and made["network"] == "inner"
-    assert "networkConfig" not in made and "serviceAccount" not in system["config"]
-    config.no_external_ip = "true"
-    made = clusters.cluster_body(config, "train")
-    assert made["networkConfig"] == {"defaultEnablePrivateNodes": True}
+    config.no_external_ip = "true" if is_private else ""
+    small = {"machineType": "e2-medium", "diskSizeGb": 30, "diskType": "pd-standard", **NODE}
+    private = {"networkConfig": {"defaultEnablePrivateNodes": True}} if is_private else {}
+    outside = {"dnsEndpointConfig": {"allowExternalTraffic": True}}
+    system = {"name": "system", "initialNodeCount": 1, "config": small, "management": MANAGED}
+    assert clusters.cluster_body(config, "train") == {
+        "name": "train", "network": "inner", "releaseChannel": {"channel": "REGULAR"},
+        "ipAllocationPolicy": {"useIpAliases": True}, "controlPlaneEndpointsConfig": outside,
+        "resourceLabels": {"berg": "1", "berg-user": "ada"}, "nodePools": [system],
+        "addonsConfig": {"httpLoadBalancing": {"disabled": True}},
+        "autoscaling": {"autoscalingProfile": "OPTIMIZE_UTILIZATION"}, **private,
+    }  # fmt: skip
 
 
 def test_a_cluster_is_reached_by_its_name_or_with_its_own_authority(
@@ -365,25 +412,6 @@ def test_a_cluster_is_reached_by_its_name_or_with_its_own_authority(
     assert Path(found.ca).parent == tmp_path / "clusters"
     with pytest.raises(BergError, match="the cluster c is PROVISIONING"):
         kube.connect(CONFIG, {"name": "c", "location": "z", "status": "PROVISIONING"})
-
-
-@pytest.mark.parametrize(
-    ("ending", "returns", "state", "reason"),
-    [
-        (Ending("LOST", "taken", is_loss=True, exit_code=1), True, "SUBMITTED",
-         "taken; waiting for another pod"),
-        (Ending("LOST", "taken", is_loss=True), False, "LOST", "taken"),
-        (Ending("STOPPED", "off"), True, "KILLED", "off"),
-        (Ending("FAILED", "broke"), True, "FAILED", "broke"),
-    ],
-)  # fmt: skip
-def test_how_a_job_in_pods_ends(
-    tmp_path: Path, ending: Ending, returns: bool, state: str, reason: str
-) -> None:
-    run = run_of(None, tmp_path, job_of("in-pods", returns=returns))
-    made = Gke(cluster="train").ended(run, ending)
-    assert (made.state, made.reason) == (state, reason)
-    assert state != "SUBMITTED" or made.exit_code is None
 
 
 BOOT = """
