@@ -1,5 +1,6 @@
 """Machines that wait come when there is room; what Google does not offer is refused at once."""
 
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,11 @@ import pytest
 from conftest import LATE, Cloud, until
 from inside import job_of, plan_of, run_of
 
-from berg import BergError, gce
+from berg import BergError, gce, google
+from berg.feature import Feature
 from berg.features import flex, spot
 from berg.features.flex import Flex
-from berg.worker import Ending
+from berg.features.tpu import Tpu
 
 WAYS = {
     "queued": ["-t", "l4", "--flex"],
@@ -28,6 +30,17 @@ def test_jobs_that_wait_run_when_there_is_room(cloud: Cloud, project: Path, no_r
         assert done.code == 0 and "waits for a machine" in done.err, done.err
         assert cloud.state(name)["state"] == "SUBMITTED"
     assert cloud.run("kill", "-y", "killed").code == 0
+    path = "/regions/us-central1/instanceGroupManagers/together"
+    made = google.call(cloud.config, "GET", path)
+    queued = google.call(cloud.config, "GET", f"{path}/resizeRequests/together")
+    names = [row["name"] for row in queued["instances"]]
+    found = (
+        names,
+        queued["requestedRunDuration"]["seconds"],
+        made["distributionPolicy"]["targetShape"],
+    )
+    assert found == (["together-0", "together-1"], "3600", "ANY_SINGLE_ZONE")
+    assert made["instanceLifecyclePolicy"]["defaultActionOnFailure"] == "DO_NOTHING"
     no_room(on=False)
     for name in WAYS:
         done = cloud.run("wait", name)
@@ -102,6 +115,7 @@ def test_machines_that_come_too_late_do_not_begin(
         ({}, 3 * 3600, flex.create_request, "3h", True),
         ({"machines": 2}, 0, flex.create_request, "until there is room", True),
         ({"machines": 2}, 3 * 3600, flex.create_request, "3h", True),
+        ({"machines": 2}, 60, print, "60s", False),  # as another feature makes them
     ],
 )
 def test_how_machines_wait_in_googles_queue(
@@ -109,6 +123,7 @@ def test_how_machines_wait_in_googles_queue(
 ) -> None:
     about = {"machine_type": "g2-standard-8", "gpu_type": "l4", "gpus": 1, **about}
     plan = plan_of(None, job_of("queue", max_seconds=3600, **about))
+    plan.create = create if create is print else plan.create
     Flex(flex=True, queue_timeout=timeout).change(plan)
     assert plan.create is create and plan.job.returns == returns
     assert plan.request["scheduling"]["provisioningModel"] == "FLEX_START"
@@ -116,16 +131,11 @@ def test_how_machines_wait_in_googles_queue(
     assert plan.rows["Queue"] == queue and ", flex-start" in plan.rows["Machine"]
 
 
-def test_a_job_that_waits_for_capacity_comes_back_and_is_no_spot_machine(tmp_path: Path) -> None:
+def test_a_job_that_waits_for_capacity_comes_back_and_is_no_spot_machine() -> None:
     plan = plan_of(None, job_of("patient"))
     Flex(wait_for_capacity=True).change(plan)
     assert plan.create is spot.create_group and plan.job.returns
     assert "provisioningModel" not in plan.request["scheduling"]
-    run = run_of(None, tmp_path, plan.job)
-    lost = Ending("LOST", "taken", 1, is_loss=True)
-    made = Flex(wait_for_capacity=True).ended(run, lost)
-    assert (made.state, made.exit_code) == ("SUBMITTED", None)
-    assert Flex(flex=True).ended(run, lost) is lost
 
 
 def reservation(name: str, kind: str, zone: str, **more: Any) -> dict[str, Any]:
@@ -181,3 +191,45 @@ def test_a_reservation_of_another_project_or_of_a_calendar(monkeypatch: pytest.M
     ]:
         with pytest.raises(BergError, match=says):
             reserved(monkeypatch, text, row)
+
+
+QUEUED, L4, ONE = Flex(flex=True), {"gpu_type": "l4"}, {"machine_type": "ct6e-standard-1t"}
+
+
+@pytest.mark.parametrize(
+    ("feature", "about", "says"),
+    [
+        (QUEUED, {**L4, "max_seconds": 599}, "--max-hours"),
+        (QUEUED, {**L4, "max_seconds": 7 * 86400 + 1}, "--max-hours"),
+        (QUEUED, {**L4, "rows": [{"x": "1"}]}, "not for sweeps"),
+        (QUEUED, {}, "Choose another -t"),
+        (Tpu(tpu="v6e-1"), {**ONE, "features": {"Flex": {"queue_timeout": 60.0}}}, "no --queue-timeout"),
+        (Tpu(tpu="v6e-1"), {**ONE, "features": {"Flex": {"wait_for_capacity": True}}},
+         "no --wait-for-capacity"),
+        (Tpu(tpu="v6e-1"), {**ONE, "features": {"Ssd": {"local_ssd": 1}}}, "no --local-ssd"),
+    ],
+)  # fmt: skip
+def test_a_plan_that_a_feature_refuses(feature: Feature, about: Any, says: str) -> None:
+    with pytest.raises(BergError, match=says):
+        feature.change(plan_of(None, job_of("refused", **about)))
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("run -g 0 --on-hang fail true", "--max-silence 30m"),
+        ("run -g 0 --max-silence 1h --on-hang restart true", "--restart-on-failure N"),
+        ("run -g 0 --docker 'Bad Image' true", "is no image"),
+        ("devbox -g 0 --docker python:3.12", "no command to run"),
+        ("run --tpu v6e-1 -g 1 true", "Leave out --gpus"),
+        ("run --machine-type ct6e-standard-4t true", "--tpu v6e-2x2"),
+        ("run --machine-type ct5lp-hightpu-1t --region any true", "--tpu FAMILY-TOPOLOGY"),
+        ("run --tpu v6e-4x4 -m 4 true", "Leave out --machines"),
+        ("run --tpu v6e-4x4 --grid x=1,2 'echo {x}'", "a row of a sweep has one"),
+        ("run --tpu v6e-4x4 --reservation ours true", "no --reservation"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    cloud: Cloud, project: Path, line: str, says: str
+) -> None:
+    cloud.fails(*shlex.split(line), "--dry-run", says=says, cwd=project)

@@ -9,14 +9,19 @@ from typing import Any
 
 import pytest
 from conftest import BERG, LATE, Cloud, until
-from inside import job_of, plan_of, run_of
+from inside import ALONE, job_of, plan_of, run_of, stand_ins
 
-from berg import gce, google
+from berg import BergError, gce, google
 from berg import job as jobs
+from berg.feature import Feature
 from berg.features import spot
+from berg.features.flex import Flex
+from berg.features.gke import Gke
 from berg.features.ssd import Ssd
+from berg.features.tpu import Tpu
 from berg.worker import Ending
 
+SPOT, NO_ROOM = spot.Spot(spot=True), "ZONE_RESOURCE_POOL_EXHAUSTED"
 GROUPS = "/compute/v1/projects/berg-local/regions/us-central1/instanceGroupManagers"
 
 
@@ -27,8 +32,13 @@ def test_files_that_a_restart_will_not_find_are_named_while_it_runs(
     line = "mkdir outputs; echo 1 > outputs/last.ckpt; for i in $(seq 200); do sleep 1; done"
     words = ["-n", "spot-outputs", "--spot", line]
     assert cloud.run("run", "-g", "0", *words, cwd=project).code == 0
-    until(lambda: "a restart will not find it" in cloud.log("spot-outputs"))
-    assert "/outputs: 1 file," in cloud.log("spot-outputs")
+    until(lambda: cloud.state("spot-outputs")["missing"])  # by its next sign of life
+    says = (
+        "a restart will not find it: write to $BERG_RESULTS_DIR (/root/berg_results/spot-outputs)"
+    )
+    ((folder, about),) = cloud.state("spot-outputs")["missing"].items()
+    assert folder.endswith("/outputs/") and about.endswith(f"; {says}")
+    assert cloud.log("spot-outputs").count("/outputs: 1 file,") == 1
     assert cloud.run("kill", "spot-outputs", "--now").code == 0
 
 
@@ -108,47 +118,75 @@ def test_a_command_that_does_not_hear_is_ended_in_time_to_save(cloud: Cloud, pro
     assert (state.state, state.reason) == ("LOST", "Google took the machine")
 
 
+LOST, OFF = Ending("LOST", "taken", 1, is_loss=True), Ending("STOPPED", "off", 1)
+PAIR = {"machines": 2}
+
+
 @pytest.mark.parametrize(
-    ("returns", "ending", "state", "reason"),
+    ("feature", "about", "ending", "state", "reason"),
     [
-        (True, Ending("LOST", "taken", 1, is_loss=True), "SUBMITTED", "taken; waiting for another machine"),
-        (True, Ending("SUBMITTED", "taken", is_loss=True), "SUBMITTED", "taken"),
-        (True, Ending("FAILED", "broke", 1), "FAILED", "broke"),
-        (False, Ending("LOST", "taken", is_loss=True), "LOST", "taken"),
+        (SPOT, {}, LOST, "SUBMITTED", "taken; waiting for another machine"),
+        (SPOT, {}, Ending("SUBMITTED", "taken", is_loss=True), "SUBMITTED", "taken"),
+        (SPOT, {}, Ending("FAILED", "broke", 1), "FAILED", "broke"),
+        (SPOT, {"returns": False}, LOST, "LOST", "taken"),
+        (Flex(wait_for_capacity=True), {}, LOST, "SUBMITTED", "taken; waiting for another machine"),
+        (Flex(flex=True), {}, LOST, "LOST", "taken"),
+        (Gke(cluster="train"), {}, LOST, "SUBMITTED", "taken; waiting for another pod"),
+        (Gke(cluster="train"), {"returns": False}, LOST, "LOST", "taken"),
+        (Gke(cluster="train"), {}, OFF, "KILLED", "off"),  # a pod has no disk that stays
+        (Gke(cluster="train"), {}, Ending("FAILED", "broke", 1), "FAILED", "broke"),
+        (Tpu(), PAIR, OFF, "FAILED", "off"),  # as has a slice
+        (Tpu(), {}, OFF, "STOPPED", "off"),
+        (Tpu(), PAIR, Ending("SUCCEEDED", "", 1), "SUCCEEDED", ""),
     ],
-)  # fmt: skip
+)
 def test_what_becomes_of_a_job_whose_machine_google_took(
-    tmp_path: Path, returns: bool, ending: Ending, state: str, reason: str
+    tmp_path: Path, feature: Feature, about: Any, ending: Ending, state: str, reason: str
 ) -> None:
-    run = run_of(None, tmp_path, job_of("taken", returns=returns))
-    made = spot.Spot(spot=True).ended(run, ending)
-    assert (made.state, made.reason) == (state, reason)
-    assert made.exit_code == (1 if state == "FAILED" else None)
+    made = feature.ended(
+        run_of(None, tmp_path, job_of("taken", **{"returns": True, **about})), ending
+    )
+    code = None if state == "SUBMITTED" else 1
+    assert (made.state, made.reason, made.exit_code) == (state, reason, code)
 
 
 @pytest.mark.parametrize("cmd", ["true", ""])
 def test_spot_machines_of_jobs_come_back_and_those_of_devboxes_do_not(cmd: str) -> None:
     plan = plan_of(None, job_of("spots", cmd=cmd))
-    spot.Spot(spot=True).change(plan)
-    scheduling = plan.request["scheduling"]
-    assert scheduling["provisioningModel"] == "SPOT" and ", Spot" in plan.rows["Machine"]
-    assert scheduling["preemptionNoticeDuration"] == {"seconds": "120"}
-    assert scheduling["onHostMaintenance"] == "TERMINATE"
-    assert plan.job.returns == bool(cmd)
-    assert plan.create is (spot.create_group if cmd else gce.create)
+    own = {"provisioningModel": "SPOT", "preemptionNoticeDuration": {"seconds": "120"}}
+    expected = {**plan.request["scheduling"], **own, "onHostMaintenance": "TERMINATE"}
+    SPOT.change(plan)
+    assert plan.request["scheduling"] == expected and plan.rows["Machine"].endswith(", Spot")
+    create = spot.create_group if cmd else gce.create
+    assert (plan.job.returns, plan.create) == (bool(cmd), create)
+
+
+def member(zone: str, status: str, code: str = "", message: str = "") -> dict[str, Any]:
+    errors = [{"code": code, "message": message}] if message else []
+    attempt = {"lastAttempt": {"errors": {"errors": errors}}}
+    return {"instance": f"x/zones/{zone}/instances/m", "instanceStatus": status, **attempt}
 
 
 @pytest.mark.parametrize(
-    ("error", "comes"),
+    ("rows", "found"),
     [
-        ({"code": "ZONE_RESOURCE_POOL_EXHAUSTED"}, True),
-        ({"code": "INVALID", "message": f"x {gce.UNKNOWN_ACCOUNT} y"}, True),
-        ({"code": "QUOTA_EXCEEDED", "message": "x"}, False),
-        ({}, False),
+        ([member("a-b", "STAGING"), member("a-b", "RUNNING")], "a-b"),
+        ([member("a-b", "RUNNING"), member("a-b", "", NO_ROOM, "none")], ""),  # one of two
+        ([member("a-b", "", "INVALID", f"x {gce.UNKNOWN_ACCOUNT} y")], ""),  # which is new
+        ([member("a-b", "", NO_ROOM, "none"), member("a-b", "", "QUOTA_EXCEEDED", "too few")],
+         "no machine could be created in a: too few"),
     ],
-)
-def test_which_errors_of_a_group_are_waited_for(error: dict[str, str], comes: bool) -> None:
-    assert spot.may_come(error) == comes
+)  # fmt: skip
+def test_the_zone_of_a_group_is_known_when_all_its_machines_are_there(
+    monkeypatch: pytest.MonkeyPatch, rows: Any, found: str
+) -> None:
+    answer = lambda *_, **__: {"managedInstances": rows}  # noqa: E731
+    stand_ins(monkeypatch, {"berg.features.spot.ANSWER": 0.1, "berg.google.call": answer})
+    try:
+        zone = spot.first_zone(ALONE, "a", job_of("pair", machines=2), print)
+    except BergError as error:
+        zone = str(error)
+    assert zone == found
 
 
 @pytest.mark.parametrize("machines", [1, 3])
@@ -157,12 +195,10 @@ def test_a_group_is_that_of_its_job_and_goes_alone(
 ) -> None:
     monkeypatch.setattr(spot, "ANSWER", 0)
     user = cloud.config.user
-    job = job_of(f"grouped{machines}", machines=machines, returns=True, user=user)
+    about = {"returns": True, "image": gce.find_image(cloud.config, cloud.config.default_image)}
+    job = job_of(f"grouped{machines}", machines=machines, user=user, **about)
     plan = plan_of(cloud, job)
     Ssd(local_ssd=1).change(plan)
-    images, family = cloud.config.default_image.split("/")
-    image = f"projects/{images}/global/images/family/{family}"
-    plan.request["disks"][0]["initializeParams"]["sourceImage"] = image
     told = gce.metadata(cloud.config, job, "ssh-ed25519 AAAA")
     plan.request["metadata"] = {"items": [{"key": key, "value": told[key]} for key in told]}
     zones = ["us-central1-b", "us-central1-c", "us-east1-b"]
@@ -172,21 +208,26 @@ def test_a_group_is_that_of_its_job_and_goes_alone(
     assert "no room now" in said[-1] and "us-east1" not in said[0]
     (group,) = spot.groups(cloud.config, job)
     assert (group["name"], spot.made_for(group)) == (job.name, job.sha256)
-    path = f"{GROUPS}/{job.name}"
+    path, same = f"{GROUPS}/{job.name}", spot.make_template(cloud.config, plan.request)[0]
     made = cloud.call("GET", path)
-    assert made["distributionPolicy"]["targetShape"] == (
-        "ANY" if machines == 1 else "ANY_SINGLE_ZONE"
-    )
+    again = {"onRepair": {"allowChangingZone": "YES"}} if machines == 1 else {}
+    own, compute = {"berg-job": job.name, "berg-job-sha256": job.sha256}, "compute/v1"
     assert [row["zone"][-1] for row in made["distributionPolicy"]["zones"]] == ["b", "c"]
-    assert made["updatePolicy"]["type"] == "OPPORTUNISTIC"
+    assert made["instanceTemplate"].endswith(f"/{compute}/{same}"), "jobs of a kind share one"
+    expected = {
+        "updatePolicy": {"type": "OPPORTUNISTIC", "instanceRedistributionType": "NONE"},
+        "instanceLifecyclePolicy": {"forceUpdateOnRepair": "YES", **again},
+        "distributionPolicy": {"targetShape": "ANY" if machines == 1 else "ANY_SINGLE_ZONE"},
+        "allInstancesConfig": {"properties": {"labels": {"berg-job": job.name}, "metadata": own}},
+    }
+    assert expected == {
+        key: {name: text for name, text in made[key].items() if name in about}
+        for key, about in expected.items()
+    }
     rows = cloud.call("POST", f"{path}/listManagedInstances")["managedInstances"]
-    if machines > 1:
-        assert sorted(row["name"] for row in rows) == job.machine_names
-    assert len(rows) == machines
-    again, own = spot.make_template(cloud.config, plan.request)
-    assert made["instanceTemplate"].endswith(again.rpartition("/")[2]), "jobs of a kind share one"
-    assert own == {"berg-job": job.name, "berg-job-sha256": job.sha256}
-    shown = cloud.call("GET", f"/compute/v1/{again}")["properties"]
+    names = sorted(row.get("name", job.name) for row in rows)
+    assert names == job.machine_names or machines == len(rows) == 1
+    shown = cloud.call("GET", f"/{compute}/{same}")["properties"]
     items = {row["key"]: row["value"] for row in shown["metadata"]["items"]}
     assert not items.keys() & own.keys() and items["berg-bucket"] == cloud.config.bucket
     assert "berg-job" not in shown["labels"] and shown["labels"]["berg"] == "1"

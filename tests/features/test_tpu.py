@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from conftest import Cloud, until
-from inside import job_of, plan_of, run_of
+from inside import ALONE, job_of, plan_of, run_of, stand_ins
 
 from berg import BergError, gce, google
 from berg.features import tpu
+from berg.google import OperationFailed
 from berg.job import FINAL
-from berg.worker import Ending
 
 WORKER = "python3 -c 'import os; print(*[os.environ[n] for n in \"TPU_WORKER_ID BERG_NODE_RANK MASTER_ADDR TPU_WORKER_HOSTNAMES\".split()])'"
 
@@ -119,18 +119,6 @@ def test_a_devbox_slice_does_not_stop_and_is_killed_as_a_whole(cloud: Cloud, pro
     assert is_gone(cloud, "pod-box")
 
 
-def test_what_does_not_go_with_tpus_is_refused(cloud: Cloud, project: Path) -> None:
-    for words, reason in [
-        (["--tpu", "v6e-1", "-g", "1"], "Leave out --gpus"),
-        (["--machine-type", "ct6e-standard-4t"], "--tpu v6e-2x2"),
-        (["--machine-type", "ct5lp-hightpu-1t", "--region", "any"], "--tpu FAMILY-TOPOLOGY"),
-        (["--tpu", "v6e-4x4", "-m", "4"], "Leave out --machines"),
-        (["--tpu", "v6e-4x4", "--grid", "x=1,2"], "a row of a sweep has one"),
-        (["--tpu", "v6e-4x4", "--reservation", "ours"], "no --reservation"),
-    ]:
-        cloud.fails("run", "--dry-run", *words, "echo {x}", says=reason, cwd=project)
-
-
 @pytest.mark.slow
 def test_the_loss_of_the_first_machine_is_said_by_the_next_and_the_group_goes(
     cloud: Cloud, project: Path
@@ -150,6 +138,7 @@ def test_the_loss_of_the_first_machine_is_said_by_the_next_and_the_group_goes(
     ("text", "features", "cmd", "disk", "says"),
     [
         ("v6e-1", {}, "true", "hyperdisk-balanced", "v6e-1x1, 1 chips"),
+        (tpu.EIGHT, {}, "true", "hyperdisk-balanced", "v6e-2x4, 8 chips"),
         ("v6e-4x4", {}, "true", "hyperdisk-balanced", "v6e-4x4, 16 chips: 4 machines TOGETHER"),
         ("v5p-8x8x12", {}, "true", "pd-balanced",
          "v5p-8x8x12, 768 chips: 192 machines TOGETHER; Google's table has no 8x8x12, and may refuse it"),
@@ -174,41 +163,12 @@ def test_the_plan_says_what_tpus_mean(
     together = "together; none is made again when lost"
     assert plan.rows["TPUs"] == says.replace("TOGETHER", together)
     assert plan.create is tpu.create and plan.job.gpu_type == text
-    scheduling, interface = plan.request["scheduling"], plan.request["networkInterfaces"][0]
-    assert scheduling["onHostMaintenance"] == "TERMINATE" and interface["nicType"] == "GVNIC"
-    assert plan.request["disks"][0]["initializeParams"]["diskType"] == disk
-    assert "advancedMachineFeatures" not in plan.request
-    assert plan.request["labels"]["berg-kind"] == "job"
-    assert scheduling["instanceTerminationAction"] == "DELETE"
-
-
-def test_eight_chips_of_one_machine_have_a_thread_for_each_core() -> None:
-    plan = plan_of(None, job_of("eight", machine_type=tpu.EIGHT))
-    tpu.Tpu(tpu=tpu.EIGHT).change(plan)
-    assert plan.request["advancedMachineFeatures"] == {"threadsPerCore": 1}
-    assert plan.rows["TPUs"] == "v6e-2x4, 8 chips"
-
-
-@pytest.mark.parametrize(
-    ("text", "feature", "options", "says"),
-    [
-        ("v6e-1", "Flex", {"queue_timeout": 60.0}, "no --queue-timeout"),
-        ("v6e-1", "Flex", {"wait_for_capacity": True}, "no --wait-for-capacity"),
-        ("v6e-1", "Ssd", {"local_ssd": 1}, "no --local-ssd"),
-    ],
-)
-def test_what_tpus_do_not_have(text: str, feature: str, options: Any, says: str) -> None:
-    wanted = tpu.parse(text)
-    about = {"machine_type": wanted.machine_type, "features": {feature: options}}
-    with pytest.raises(BergError, match=says):
-        tpu.Tpu(tpu=text).change(plan_of(None, job_of("without", **about)))
-
-
-def test_a_slice_that_is_off_has_ended_and_one_machine_has_not(tmp_path: Path) -> None:
-    for machines, state_ in ((2, "FAILED"), (1, "STOPPED")):
-        run = run_of(None, tmp_path, job_of("off", machines=machines))
-        assert tpu.Tpu().ended(run, Ending("STOPPED", "off")).state == state_
-        assert tpu.Tpu().ended(run, Ending("SUCCEEDED")).state == "SUCCEEDED"
+    ends = {"onHostMaintenance": "TERMINATE", "instanceTerminationAction": "DELETE"}
+    request, nic = plan.request, plan.request["networkInterfaces"][0]["nicType"]
+    kinds = nic, request["disks"][0]["initializeParams"]["diskType"], request["labels"]["berg-kind"]
+    assert kinds == ("GVNIC", disk, "job") and ends.items() <= request["scheduling"].items()
+    threads = {"threadsPerCore": 1} if text == tpu.EIGHT else None
+    assert request.get("advancedMachineFeatures") == threads
 
 
 def test_the_first_worker_of_a_slice_is_the_master_unless_the_user_says_so(tmp_path: Path) -> None:
@@ -228,6 +188,33 @@ def test_the_first_worker_of_a_slice_is_the_master_unless_the_user_says_so(tmp_p
         pass
 
 
-def test_no_room_for_tpus_may_be_called_an_internal_error() -> None:
-    assert tpu.meant("INTERNAL_ERROR", "x").reason == tpu.NO_ROOM
-    assert tpu.meant("QUOTA_EXCEEDED", "x").reason == "QUOTA_EXCEEDED"
+def status(running: int = 0, missing: int = 0, *errors: str) -> dict[str, Any]:
+    """What Google says of a group of two machines."""
+    check = {"error": {"errors": [{"code": code, "message": "why"} for code in errors]}}
+    counts = {"currentInstanceStatuses": {"running": running, "nonExistent": missing}}
+    return {"status": {**counts, "bulkInstanceOperation": {"lastProgressCheck": check}}}
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_queued", "fault"),
+    [
+        ([status(0, 2), status(1, 1), status(2)], False, ""),
+        ([status(0, 2), status(0, 2, "INTERNAL_ERROR")], False, tpu.NO_ROOM),
+        ([status(0, 2, "QUOTA_EXCEEDED")], False, "QUOTA_EXCEEDED"),
+        ([status(0, 2, "QUOTA_EXCEEDED")], True, ""),  # it waits in Google's queue
+        ([status(1, 1, "QUOTA_EXCEEDED")], True, "QUOTA_EXCEEDED"),
+        ([status(0, 2, "INVALID")], True, "INVALID"),
+        ([status(0, 2), None], False, "gone"),
+    ],
+)
+def test_a_slice_is_waited_for_until_it_is_whole_or_queued(
+    monkeypatch: pytest.MonkeyPatch, rows: list[Any], is_queued: bool, fault: str
+) -> None:
+    given, found = iter(rows), ""
+    own = {"find": lambda *_, **__: next(given), "time.sleep": lambda _: None}
+    stand_ins(monkeypatch, {f"berg.google.{name}": value for name, value in own.items()})
+    try:
+        tpu.await_all(ALONE, job_of("awaited", machines=2), "/group", is_queued)
+    except (OperationFailed, BergError) as error:
+        found = getattr(error, "reason", "gone")
+    assert found == fault and not [*given]
