@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Cloud, Done, commit, git, write
+from inside import stand_ins
 
 from berg import BergError, install
 from berg.install import (
@@ -332,8 +333,8 @@ def test_a_program_that_a_package_brings_is_no_mistake(cloud: Cloud, project: Pa
 def test_a_command_finds_the_nearest_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(install, "ROOT", tmp_path)
-    monkeypatch.setattr(install, "VENV", tmp_path / "env")
+    own = {"berg.install.ROOT": tmp_path, "berg.install.VENV": tmp_path / "env"}
+    stand_ins(monkeypatch, own)
     monkeypatch.setenv("PATH", "/usr/bin")
     place = tmp_path / "code/proj/sub"
     (tmp_path / ".venv/bin").mkdir(parents=True)  # of no repository

@@ -6,14 +6,18 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock, call
 
 import docker
 import pytest
+import requests
 from conftest import Cloud, commit, until
-from inside import job_of, plan_of, run_of
+from inside import job_of, plan_of, run_of, stand_ins
 
 from berg import google
+from berg.config import Config
 from berg.features import docker as features_docker
 
 TRAIN = """\
@@ -92,14 +96,6 @@ def test_machines_pull_the_image_that_the_tag_named_at_the_submit(
     assert f"({first[:19]}…)" in done.out, done.out
 
 
-def test_what_has_no_container_is_refused(cloud: Cloud, project: Path) -> None:
-    for words, reason in [
-        (["run", "--docker", "Bad Image", "true"], "is no image"),
-        (["devbox", "--docker", docker.IMAGE], "no command to run"),
-    ]:
-        cloud.fails(*words, "-g", "0", "--dry-run", says=reason, cwd=project)
-
-
 @pytest.mark.skipif(not shutil.which("docker"), reason="no docker whose help could be read")
 def test_docker_has_the_options_that_it_is_given() -> None:
     shown = subprocess.run(["docker", "run", "--help"], capture_output=True, text=True).stdout
@@ -109,17 +105,17 @@ def test_docker_has_the_options_that_it_is_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("about", "group", "given", "missing"),
+    ("about", "group", "given"),
     [
-        ({}, None, ["--init", "--env=TINI_KILL_PROCESS_GROUP=1"], ["--gpus", "--cgroup-parent"]),
-        ({"gpus": 2, "gpu_type": "t4"}, None, ["--gpus=all"], []),
+        ({}, None, ["--init", "--env=TINI_KILL_PROCESS_GROUP=1"]),
+        ({"gpus": 2, "gpu_type": "t4"}, None, ["--init", "--env=TINI_KILL_PROCESS_GROUP=1"]),
         ({}, features_docker.CGROUPS / "a/berg-x",
-         ["--cgroup-parent=/a/berg-x", "--sig-proxy=false"], ["--init"]),
+         ["--cgroup-parent=/a/berg-x", "--sig-proxy=false"]),
     ],
 )  # fmt: skip
 def test_what_a_container_is_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    about: Any, group: Path | None, given: list[str], missing: list[str],
+    about: Any, group: Path | None, given: list[str],
 ) -> None:  # fmt: skip
     if group:
         monkeypatch.setattr(features_docker, "CGROUPS", tmp_path)
@@ -132,23 +128,18 @@ def test_what_a_container_is_given(
     run.variables = {"LR": "secret value", "PATH": "/x", "VIRTUAL_ENV": "/v", "HOME": "/root",
                      "LD_LIBRARY_PATH": "/usr/local/my lib"}  # fmt: skip
     run.folders, run.container = [Path("/opt/mnist"), Path("/root/data")], ["--device=/dev/x"]
-    made = features_docker.words(run, "python:3.12")
-    assert made[:4] == ["docker", "run", "--rm", "--pull=never"]
-    options, rest = made[: made.index("python:3.12")], made[made.index("python:3.12") + 1 :]
-    assert {*given, "--network=host", "--ipc=host", "--device=/dev/x"} <= {*options}
-    assert not [each for each in options for name in missing if each.startswith(name)]
-    assert "--entrypoint=bash" in options and "--workdir=/root/code/proj" in options
-    assert [each for each in options if each.startswith("--env=") and "TINI" not in each] == [
+    folders = ["code", "berg_results", "data", "scratch"]
+    volumes = [*(f"/root/{folder}" for folder in folders), "/opt/mnist"]
+    script = "export LD_LIBRARY_PATH='/usr/local/my lib'${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+    assert features_docker.words(run, "python:3.12") == [
+        "docker", "run", "--rm", "--pull=never", "--name=berg-command", "--entrypoint=bash",
+        "--network=host", "--ipc=host", "--ulimit=memlock=-1", "--ulimit=nofile=1048576",
+        *["--gpus=all"] * bool(about), "--device=/dev/x", *given,
+        *(f"--volume={place}:{place}" for place in volumes),
         "--env=HOME", "--env=LR", "--env=PATH_TO",  # names alone; of the image's own the user's
+        "--workdir=/root/code/proj", "python:3.12", "-o", "pipefail", "-c",
+        f"{script}\ntrap 'exit 143' TERM\npython t.py",
     ]  # fmt: skip
-    folders = [each.split("=")[1].split(":")[0] for each in options if "--volume" in each]
-    assert folders == [
-        "/root/code", "/root/berg_results", "/root/data", "/root/scratch", "/opt/mnist",
-    ]  # fmt: skip
-    assert rest[:3] == ["-o", "pipefail", "-c"]
-    lines = rest[3].splitlines()
-    assert lines[0].startswith("export LD_LIBRARY_PATH='/usr/local/my lib'${LD_LIBRARY_PATH:+:")
-    assert lines[1:] == ["trap 'exit 143' TERM", "python t.py"]
     assert "secret value" not in run.log.read_text()
 
 
@@ -169,7 +160,88 @@ def test_a_registry_is_asked_for_the_digest_of_a_tag(cloud: Cloud, image: str) -
     for tag, named in (("latest", image), ("dev.1", f"{image}:dev.1")):
         digest = push(cloud, image, tag, tag)
         assert features_docker.pinned(plan, named) == f"{named}@{digest}"
-    assert "Careful" not in plan.rows
-    assert features_docker.pinned(plan, f"{image}:none") == f"{image}:none"
-    assert "as its tag is then" in plan.rows["Careful"] and "404" in plan.rows["Careful"]
-    assert features_docker.pinned(plan, "ghcr.io/a/b") == "ghcr.io/a/b"
+    for other in (f"{image}:none", "ghcr.io/a/b"):
+        assert features_docker.pinned(plan, other) == other
+
+
+TOKEN = "berg.features.docker.token"
+HUB = "https://registry-1.docker.io/v2/"
+DIGEST = f"sha256:{'0' * 64}"
+GIVEN = {"timeout": (5, 10), "allow_redirects": False}  # else another host would hear the token
+
+
+def said(code: int, **headers: str) -> SimpleNamespace:
+    return SimpleNamespace(ok=code == 200, status_code=code, headers=headers)
+
+
+RIGHT = said(200, **{"Docker-Content-Digest": DIGEST})
+ASKS, OPEN = (
+    said(401, **{"WWW-Authenticate": f'Bearer realm="{scheme}://auth.docker.io/token",service="s"'})
+    for scheme in ("https", "http")
+)
+
+
+@pytest.mark.parametrize(
+    ("image", "url", "answers", "token", "says"),
+    [
+        ("python", f"{HUB}library/python/manifests/latest", [ASKS, RIGHT], "own", ""),
+        ("me/x:1", f"{HUB}me/x/manifests/1", [ASKS, RIGHT], "own", ""),
+        ("me/x", f"{HUB}me/x/manifests/latest", [OPEN], "", "registry-1.docker.io answers 401"),
+        ("ghcr.io/x:1", "https://ghcr.io/v2/x/manifests/1", [said(404)], "", "ghcr.io answers 404"),
+        ("us-docker.pkg.dev/p/x:1", "https://us-docker.pkg.dev/v2/p/x/manifests/1", [RIGHT],
+         "google's", ""),
+        ("gcr.io/x", "https://gcr.io/v2/x/manifests/latest", [said(200)], "google's",
+         "gcr.io names no digest"),
+        ("gcr.io/x", "https://gcr.io/v2/x/manifests/latest", requests.ConnectionError(),
+         "google's", "gcr.io gives no answer (ConnectionError)"),
+    ],
+)  # fmt: skip
+def test_googles_token_is_for_its_registries_and_others_give_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+    image: str, url: str, answers: Any, token: str, says: str,
+) -> None:  # fmt: skip
+    head, get = Mock(side_effect=answers), Mock()
+    get.return_value.json.return_value = {"token": "own"}
+    own = {"requests.head": head, "requests.get": get, TOKEN: lambda _: "google's"}
+    stand_ins(monkeypatch, own)
+    plan = plan_of(None, job_of("asks"))
+    plan.config = Config(project="p", bucket="b")
+    assert features_docker.pinned(plan, image) == (image if says else f"{image}@{DIGEST}")
+    assert plan.rows.get("Careful", "").partition("as its tag is then: ")[2] == says
+    headers = {"Accept": features_docker.MANIFESTS} | (
+        {"Authorization": f"Bearer {token}"} if token else {}
+    )
+    assert head.call_args_list == [call(url, headers=headers, **GIVEN)] * (1 + (token == "own"))
+    auth = call("https://auth.docker.io/token", params={"service": "s"}, **GIVEN)
+    assert get.call_args_list == [auth] * (token == "own")
+
+
+RESTARTS = ["nvidia-ctk runtime configure --runtime=docker", "systemctl restart docker"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "lacking", "image", "asked"),
+    [
+        (0, "docker", "ghcr.io/a/b", []),
+        (1, "", "gcr.io/a/b", ["login -u oauth2accesstoken --password-stdin gcr.io"]),
+        (1, "docker", "docker.io/a/b", RESTARTS),
+        (1, "nvidia-ctk", "python", RESTARTS),
+    ],
+)
+def test_a_machine_without_docker_gets_it_and_logs_in_where_it_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    gpus: int, lacking: str, image: str, asked: list[str],
+) -> None:  # fmt: skip
+    done, run = Mock(), run_of(None, tmp_path, job_of("lacks", gpus=gpus))
+    done.return_value.returncode = 0
+    own = {"provide": lambda _, program, *__: program == lacking, "execute": done}
+    known = {f"berg.install.{name}": value for name, value in own.items()}
+    stand_ins(monkeypatch, {**known, "subprocess.run": done, TOKEN: lambda _: "google's"})
+    features_docker.provide(run)
+    features_docker.pull(run, image)
+    lines = [" ".join(each.args[-1]) for each in done.call_args_list]
+    lines = [re.sub(r"^docker --config \S+ ", "", line) for line in lines]
+    assert lines == [*asked, f"pull --quiet {image}"]
+    assert {"input": "google's"}.items() <= done.call_args_list[
+        0
+    ].kwargs.items() or "gcr" not in image
