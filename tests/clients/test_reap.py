@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -14,7 +15,8 @@ from records import machine, put
 
 from berg import gce, google
 from berg import job as jobs
-from berg.clients.reap import Leftover, delete
+from berg.clients import reap
+from berg.clients.reap import Leftover, Seen, delete
 from berg.config import Config
 from berg.features import roce
 from berg.job import State
@@ -29,10 +31,10 @@ def has_machine(cloud: Cloud, name: str) -> bool:
 
 def test_what_a_devbox_holds_goes_only_if_a_person_says_so(cloud: Cloud, project: Path) -> None:
     mine = {"BERG_USER": "boxer"}
-    cloud.bucket.write(jobs.state_path("box"), b"no record")
     machine(cloud, "box", user="boxer", kind="devbox").stop(cloud.config)
-    for words in (["devbox"], ["run", "true"]):
-        cloud.fails(*words, "-g", "0", "-n", "box", says="box", cwd=project, **mine)
+    for words in (["devbox", "-n", "box"], ["run", "-g", "0", "-n", "box", "true"]):
+        cloud.fails(*words, cwd=project, **mine, says="machine 'box' in us-central1-a already")
+    cloud.bucket.write(jobs.state_path("box"), b"no record")
     (row,) = json.loads(cloud.run("reap", "--json", **mine).out)
     assert row["why"] == "no job has its name, or a record that can be read"
     disk = row["holds"]
@@ -110,6 +112,45 @@ def test_a_machine_that_may_not_delete_itself_is_named_until_somebody_does(
         assert cloud.run("init", "--local", "-y").code == 0
 
 
+def test_what_is_used_or_young_stays_and_the_rest_has_a_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def row(name: str, **more: Any) -> dict[str, Any]:
+        labels = {"berg-job": name, "berg-user": "ada", "berg-kind": "job"}
+        about = {
+            "properties": {"labels": labels},
+            "labels": labels,
+            "zone": "x/us-b",
+            "sizeGb": "9",
+        }
+        about |= {"region": "x/us", "instanceTemplate": f"x/{name}", "targetSize": 1, "id": "7"}
+        return {"name": name, "creationTimestamp": LONG_AGO, **about, **more}
+
+    outcomes = {"done": "FAILED", "runs": "RUNNING", "asks": "RUNNING"}
+    states = {name: State(name, state, "ada", times={state: LONG_AGO})
+              for name, state in outcomes.items()}  # fmt: skip
+    done, runs, new = row("done"), row("runs"), row("new", creationTimestamp=jobs.now())
+    seen = Seen(
+        states, machines=[],
+        disks=[row("spare"), row("used", users=["x"]), new, row("box", labels={"berg-user": "ada"})],
+        groups=[done, runs, row("asks", targetSize=0)],
+        templates=[done, runs, row("spare"), new, row("asks")],
+        policies=[done, runs, row("lone"), new],
+    )  # fmt: skip
+    monkeypatch.setattr(Seen, "now", lambda config: seen)
+    found, over, free = reap.leftovers(Config(), None), "the job is FAILED", "no group uses it"
+    assert [(each.kind, each.name, each.place, each.user, each.why, each.holds) for each in found] == [
+        ("group", "done", "us", "ada", over, ""), ("group", "asks", "us", "ada", "it wants no machine", ""),
+        ("disk", "spare", "us-b", "ada", "no machine has it", ""),
+        ("disk", "box", "us-b", "ada", "no machine has it", "9 GB of files"),
+        ("policy", "done", "us", "ada", over, ""),
+        ("policy", "lone", "us", "", "no job has its name, or a record that can be read", ""),
+        ("template", "done", "", "ada", free, ""), ("template", "spare", "", "ada", free, ""),
+        ("template", "asks", "", "ada", free, ""),
+    ]  # fmt: skip
+    assert reap.leftovers(Config(), "ada") == [each for each in found if each.user]
+
+
 def test_what_a_job_may_need_is_not_left_behind(cloud: Cloud) -> None:
     kept = jobs.now(time.time() + 600)
     for job in (
@@ -137,6 +178,11 @@ def test_what_a_job_may_need_is_not_left_behind(cloud: Cloud) -> None:
     assert {key: rows["r-old"][key] for key in ("kind", "place", "holds", "why")} == {
         "kind": "machine", "place": "us-central1-a", "holds": "", "why": "the job is SUCCEEDED"
     }  # fmt: skip
+    listed = cloud.run("list", "-a", "-v")
+    text = " in us-central1-a still exists although its job has ended. Delete it: berg kill "
+    late = {line.partition(text)[2] for line in listed.err.splitlines() if text in line}
+    assert late >= {"r-old", "r-bobs"} and not late & {"r-new", "r-waits", "r-runs"}, listed.err
+    assert re.search("^ its machine  RUNNING +us-central1-a +bob +e2-medium$", listed.out, re.M)
     cloud.fails("reap", says="-y")
     assert has_machine(cloud, "r-old")
     done = cloud.run("reap", "-y")
