@@ -3,32 +3,13 @@
 import json
 from pathlib import Path
 
-import pytest
 from conftest import Cloud
 from records import put, put_row
 
-TRAIN = "echo '{\"loss\": %s}' > $BERG_RESULTS_DIR/metrics.jsonl"
+from berg import code as code_
 
 
-@pytest.mark.slow
-def test_two_jobs_differ_in_command_code_environment_and_metrics(
-    cloud: Cloud, project: Path
-) -> None:
-    for name, loss, env in (("one", "0.5", "A=1"), ("two", "0.25", "A=2")):
-        (project / "train.py").write_text(f"print({loss})\n")
-        words = ["run", "-g", "0", "-n", name, "--env", env, "--wait", TRAIN % loss]
-        assert cloud.run(*words, cwd=project).code == 0
-    done = cloud.ok("diff", "one", "two")
-    lines = [line.split() for line in done.out.splitlines()]
-    assert ["env", "A", "1", "2"] in lines and ["loss", "0.5", "0.25"] in lines
-    assert "-print(0.5)\n+print(0.25)\n" in done.out and "machine type" not in done.out
-    assert "+print" not in cloud.run("diff", "one", "two", "--stat").out
-    same = json.loads(cloud.run("diff", "one", "one", "--json").out)
-    assert same == {"names": ["one", "one"], "differences": [], "metrics": [], "code": ""}
-    cloud.fails("diff", "one", "three", says="there is no job 'three'")
-
-
-def test_rows_and_long_values_are_compared(cloud: Cloud) -> None:
+def test_rows_long_values_and_code_are_compared(cloud: Cloud, project: Path) -> None:
     job = {"cmd": "train {lr}", "rows": [{"lr": "1"}, {"lr": "2" * 90}], "env": {"A": "1"}}
     sweep = put(cloud, "compared", "FAILED", job=job)
     for number, content in enumerate(
@@ -50,3 +31,12 @@ def test_rows_and_long_values_are_compared(cloud: Cloud) -> None:
     put(cloud, "codeless", job={"code": code})
     gone = "the code of compared is not in the bucket any more"
     cloud.fails("diff", "compared", "codeless", says=gone)
+    for name, text in (("code-a", "1"), ("code-b", "2")):
+        (project / "train.py").write_text(f"{text}\n")
+        code_.send(taken := code_.take(project), cloud.bucket)
+        put(cloud, name, job={"code": taken.record(), "env": {"A": text}})
+    out = cloud.ok("diff", "code-a", "code-b").out
+    assert "\nenv A  1       2\n" in out and "\n-1\n+2\n" in out and "machine type" not in out, out
+    assert cloud.run("diff", "code-a", "code-b", "--stat").out.endswith(" 1 deletion(-)\n")
+    same = json.loads(cloud.run("diff", "code-a", "code-a", "--json").out)
+    assert same == {"names": ["code-a"] * 2, "differences": [], "metrics": [], "code": ""}
