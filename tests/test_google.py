@@ -359,7 +359,6 @@ def values(cloud: Cloud, machine: Any) -> dict[str, str]:
     return {row["key"]: row["value"] for row in found["metadata"].get("items", [])}
 
 
-@pytest.mark.slow
 def test_a_machine_is_found_told_and_deleted_as_that_of_its_job(cloud: Cloud, faults: Any) -> None:
     config = cloud.config
     job, request = bare_job(cloud, "bare")
