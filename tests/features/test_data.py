@@ -3,11 +3,14 @@
 import itertools
 import json
 import os
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import gcsfuse
 import pytest
@@ -15,6 +18,7 @@ from conftest import Cloud, commit, write
 from inside import job_of, plan_of, run_of
 
 from berg import BergError
+from berg.bucket import Bucket
 from berg.features import data
 
 
@@ -72,7 +76,7 @@ def test_a_job_has_the_files_as_copies_and_as_they_are_in_the_bucket(
 
 
 def test_places_and_sets_that_cannot_be_are_refused(
-    cloud: Cloud, mnist: Path, project: Path
+    cloud: Cloud, mnist: Path, project: Path, faults: Any
 ) -> None:
     for words, reason in [
         (["--data", "none"], "Send it: berg data push"),
@@ -82,6 +86,16 @@ def test_places_and_sets_that_cannot_be_are_refused(
         (["--mount", "mnist", "--data", "mnist:/root/data/mnist/x"], "is inside"),
     ]:
         cloud.fails("run", "-g", "0", "--dry-run", *words, "true", says=reason, cwd=project)
+    cloud.call("POST", "/storage/v1/b?project=berg-local", {"name": "of-others"})
+    theirs = replace(cloud.config, bucket="of-others")
+    Bucket(theirs).write("set/file", b"1")
+    assert re.search(
+        "may be refused gs://of-others. An admin.* --member=serviceAccount:berg-worker@",
+        cloud.ok("run", "--dry-run", "--data", "gs://of-others/set", "true", cwd=project).err,
+    )
+    faults("storage.objects.list", status=403, match="of-others")
+    with pytest.raises(BergError, match="set may not be read. .*--member=user:YOUR_ADDRESS"):
+        data.listed(theirs, "gs://of-others/set")
 
 
 def test_what_is_copied_fits_the_disk_and_a_mount_need_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,6 +211,14 @@ def test_a_data_set_is_listed_and_deleted_as_was_asked(
     assert cloud.read("data/listed/b")
     sets = {row["name"]: row for row in json.loads(cloud.run("data", "ls", "--json").out)}
     assert (sets["listed"]["files"], sets["listed"]["bytes"]) == (2, 1204)
+    assert cloud.run("data", "ls", "listed").out.split() == [
+        "BYTES",
+        "PATH",
+        "4",
+        "a",
+        "1,200",
+        "b",
+    ]
     rows = json.loads(cloud.run("data", "ls", "listed", "--json").out)
     assert rows == [{"path": "a", "bytes": 4}, {"path": "b", "bytes": 1200}]
     (line,) = [row for row in cloud.run("data", "ls").out.splitlines() if row.startswith("listed ")]
