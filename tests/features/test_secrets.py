@@ -3,6 +3,7 @@
 import os
 import shlex
 import time
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ def test_each_secret_reaches_what_it_is_for_and_is_in_no_object(
     words += ["--install", line, "--env", "INDEX=here"]
     done = cloud.run("run", *words, "--wait", SHOW, cwd=project, TOKEN="hunter2-x")
     assert done.code == 0, cloud.log("kept")
+    assert done.err.endswith("\nIts results: berg fetch kept\n")
     assert "<>" in cloud.log("kept"), "the command has the secret of the installation"
     told = [done.out, done.err, *(cloud.read(name).decode("latin1") for name in cloud.names())]
     assert not any("hunter2-x" in text or "open-sesame" in text for text in told)
@@ -174,7 +176,7 @@ def test_a_secret_is_for_the_machines_account_alone_and_goes_by_itself(cloud: Cl
 
 
 def test_who_may_not_keep_secrets_hears_whom_to_ask(
-    cloud: Cloud, tmp_path: Path, faults: Any
+    cloud: Cloud, tmp_path: Path, faults: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = job_of("forbidden")
     run = run_of(cloud, tmp_path, job)
@@ -183,6 +185,13 @@ def test_who_may_not_keep_secrets_hears_whom_to_ask(
     faults("secretmanager.*", status=400, times=1)
     assert secret.discard(run, "berg-none") is False
     assert "stay until Google deletes them" in run.log.read_text()
+    faults("iam.projects.roles.create", status=403)
+    with pytest.raises(BergError, match="Ask an owner to make it: gcloud iam roles create bergSec"):
+        secret.make_role(cloud.config)
     faults("secretmanager.*", status=403, times=3)
     with pytest.raises(BergError, match="roles/secretmanager.admin"):
         secret.store(cloud.config, job, secret.secret_id(job), {"A": "b"})
+    sent, answer = list[Any](), {"defaultServiceAccount": "own@x"}
+    monkeypatch.setattr(secret, "call", lambda *words, **_: sent.append(words) or answer)
+    secret.give(replace(cloud.config, service_account=""), "any")
+    assert sent[-1][3]["policy"]["bindings"][0]["members"] == ["serviceAccount:own@x"]
