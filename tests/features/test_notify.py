@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from conftest import Cloud
 from inside import fresh, job_of, run_of
+from records import put_row
 
 from berg import BergError
 from berg.features import notify, secrets
@@ -186,5 +187,12 @@ def test_the_machine_that_ends_the_job_tells_it_and_no_other_one(
     assert hook.told[-1][1]["text"] == f"{job.name} SUCCEEDED"
     assert "was not reached: it answered 410" in run.log.read_text()
     assert hook.secret not in run.log.read_text()
+    secrets.store(cloud.config, job, name, {notify.KEY: hook.url})
     own.forget(cloud.config, job)
     assert not cloud.secrets(job.name)
+    job.rows = [{"x": "1"}] * 3
+    for number, state in enumerate(("FAILED", "SUCCEEDED", "SUCCEEDED")):
+        put_row(cloud, job, number, state)
+    about = {"sweep": job.name, "jobs": {"SUCCEEDED": 2, "FAILED": 1}}
+    said = f"{job.name} FAILED: 2 SUCCEEDED, 1 FAILED"
+    assert notify.message(run, Ending("FAILED")) == (said, about)
