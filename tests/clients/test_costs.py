@@ -21,11 +21,12 @@ def test_costs_are_ones_own_unless_all_are_asked_for(cloud: Cloud) -> None:
         ("payees", None, "payee"),
     ):
         machine(cloud, name, its, user=user)
-    machine(cloud, "paid-box", user="payer", kind="devbox").stop(cloud.config)
+    for user in ("payer", "payee"):
+        machine(cloud, f"{user}s-box", user=user, kind="devbox").stop(cloud.config)
     told = json.loads(cloud.run("costs", "--json", **mine).out)
     rows = {(row["kind"], row["name"]): row for row in told["now"]}
-    assert {*rows} == {("machine", "paid"), ("machine", "paid-bare"), ("disk", "paid-box")}
-    disk = rows["disk", "paid-box"]
+    assert {*rows} == {("machine", "paid"), ("machine", "paid-bare"), ("disk", "payers-box")}
+    disk = rows["disk", "payers-box"]
     assert disk["about"].endswith(" GB of a machine that is off")
     assert 0 < disk["usd_per_hour"] < 0.1
     paid = rows["machine", "paid"]
@@ -42,10 +43,10 @@ def test_costs_are_ones_own_unless_all_are_asked_for(cloud: Cloud) -> None:
     assert lines[2] == [then["begins"], "payer", "1", "2.0", "$2.00"] and lines[3] == [""]
     assert sorted((row[1], *row[4:]) for row in lines[5:]) == [
         ("paid", "$2.50", "e2-medium"), ("paid-bare", "?", "e2-medium"),
-        ("paid-box", f"${disk['usd_per_hour']:.4f}", disk["about"]),
+        ("payers-box", f"${disk['usd_per_hour']:.4f}", disk["about"]),
     ]  # fmt: skip
     told = json.loads(cloud.run("costs", "-a", "--json", **mine).out)
-    assert {"payees", "paid"} <= {row["name"] for row in told["now"]}
+    assert {"payees", "payees-box", "paid"} <= {row["name"] for row in told["now"]}
     assert {"payer", "payee"} <= {week["user"] for week in told["weeks"]}
     for each in gce.machines(cloud.config):
         each.delete(cloud.config)

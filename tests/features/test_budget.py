@@ -255,8 +255,9 @@ def test_a_plan_has_what_is_left_of_the_day(cloud: Cloud, monkeypatch: pytest.Mo
     own.change(again)  # what it might have cost is not spent twice
     assert again.seconds == 1000 and "Budget" not in again.job.features
     again.config = cloud.config
+    monkeypatch.setenv("BERG_BUDGET_NAME", "Team_A")
     own.change(again)
-    assert own.most == pytest.approx(4.0)
+    assert own.most == pytest.approx(4.0) and own.user == "team-a"
     plan.usd_per_hour = None
     with pytest.raises(BergError, match="no budget can count it"):
         own.change(plan)

@@ -11,6 +11,7 @@ from inside import job_of, plan_of, run_of, state_of
 
 from berg import BergError
 from berg import job as jobs
+from berg.config import Config
 from berg.features import cost
 from berg.features.cost import MaxCost, Price
 from berg.job import State
@@ -26,29 +27,11 @@ def planned(cloud: Cloud, project: Path, *words: str, **env: str) -> Any:
 
 def test_a_plan_says_what_it_costs(cloud: Cloud, project: Path) -> None:
     plan = planned(cloud, project, "--max-hours", "2", "-n", "dear")
-    assert plan["name"] == "dear" and plan["max_run_seconds"] == 7200
-    assert 4 < plan["usd_per_hour"] < 6
-    assert abs(plan["usd_at_most"] - 2 * plan["usd_per_hour"]) < 0.01
+    assert 4 < plan["usd_per_hour"] < 6 and plan["max_run_seconds"] == 7200
     spots = planned(cloud, project, "--spot", "-m", "3")["usd_per_hour"]
     assert 0 < spots / 3 < plan["usd_per_hour"] / 2
     shown = cloud.run(*BIG, "--max-hours", "2", "--dry-run", "true", cwd=project).out
     assert f"${plan['usd_per_hour']:.2f} an hour, at most ${plan['usd_at_most']:.2f} in 2h" in shown
-
-
-def test_at_its_limit_google_deletes_a_machine_and_keeps_the_disk_of_a_devbox(
-    cloud: Cloud, project: Path
-) -> None:
-    for words, action in [
-        (["run", "true"], "DELETE"),
-        (["run", "-m", "2", "true"], "DELETE"),
-        (["run", "--spot", "true"], "DELETE"),
-        (["devbox"], "STOP"),
-    ]:
-        plan = [*words, "-g", "0", "--max-hours", "1.5", "--dry-run", "--json"]
-        done = cloud.run(*plan, cwd=project)
-        scheduling = json.loads(done.out)["request"]["scheduling"]
-        assert scheduling["maxRunDuration"] == {"seconds": "5400"}, done.err
-        assert scheduling["instanceTerminationAction"] == action, words
 
 
 def test_a_limit_ends_a_job_sooner_and_no_option_lifts_the_environments(
@@ -81,7 +64,9 @@ def test_a_dear_plan_or_one_of_unknown_price_asks(cloud: Cloud, project: Path) -
     (project / "pyproject.toml").write_text("[tool.berg]\nask-above = 3\n")
     cloud.fails(*BIG, "--max-hours", "1", *asks, says="above $3", cwd=project, **few)
     assert not cloud.state("asks")
-    cloud.ok(*BIG, "-n", "agreed", "-y", "sleep 60", cwd=project, **few)
+    done = cloud.ok(*BIG, "-n", "agreed", "-y", "sleep 60", cwd=project, **few)
+    assert done.out == "agreed\n" and "\nPrice " in done.err
+    assert done.err.endswith("Follow it: berg tail agreed\n")
     (row,) = [row for row in json.loads(cloud.run("list", "--json").out) if row["name"] == "agreed"]
     assert 4 < row["usd_per_hour"] < 6 and row["usd"] >= 0
     assert "an hour" in cloud.run("show", "agreed").out
@@ -148,6 +133,9 @@ def test_a_resumed_job_has_what_its_attempts_left_of_its_limit() -> None:
             plan.rows["Price"]
             == "$36.00 an hour, at most $4.00 in 6m for each attempt, $10.00 for all"
         )
+        own = (3.0, "max_cost of your settings")
+        for given, found in ((None, own), (5.0, own), (2.0, (2.0, "max-cost of the job's record"))):
+            assert cost.limit(Config(max_cost="3"), given) == found
         for before, left in ((989.5, 10), (2000.0, 0)):
             ended.seconds_before = before
             with pytest.raises(BergError, match=f"spent after {left} seconds"):
