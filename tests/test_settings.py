@@ -485,7 +485,9 @@ def test_no_gpu_that_is_left_is_a_warning_with_the_page_of_quotas(cloud: Cloud) 
         cloud.call("POST", "/_berg/quotas", {**quota, "limit": before["limit"]})
 
 
-def test_what_a_user_or_an_account_may_not_do_is_named(cloud: Cloud, faults: Any) -> None:
+def test_what_a_user_or_an_account_may_not_do_is_named(
+    cloud: Cloud, faults: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = cloud.config
     assert init.look_at_rights(config) == "you may create and delete machines"
     stranger = replace(config, service_account="nobody@berg-local.iam.gserviceaccount.com")
@@ -505,6 +507,20 @@ def test_what_a_user_or_an_account_may_not_do_is_named(cloud: Cloud, faults: Any
     with pytest.raises(Lack, match="there is no account"):
         init.look_at_account(config)
     assert init.look_at_account(config) == init.own_account(config)
+    monkeypatch.setattr(init, "ask", lambda *_: {})
+    monkeypatch.setattr("google.cloud.storage.Bucket.test_iam_permissions", lambda *_: [])
+    for look, its, says in (
+        (
+            init.look_at_rights,
+            config,
+            "you lack compute.instances.create, compute.instances.delete",
+        ),
+        (init.look_at_account, config, "you may not start machines that act as berg-worker@"),
+        (init.look_at_bucket, config, "you lack storage.objects.create, storage.objects.delete"),
+        (init.look_at_project, replace(config, project="other"), "there is no project 'other'"),
+    ):
+        with pytest.raises(Lack, match=says):
+            look(its)
 
 
 def test_doctor_goes_on_after_a_check_that_fails(cloud: Cloud, faults: Any) -> None:
@@ -546,6 +562,8 @@ def test_init_needs_names_and_leaves_the_account_of_who_says_no(
     own = {"BERG_HOME": str(tmp_path), "BERG_ENDPOINT": cloud.config.endpoint}
     own["BERG_CREDENTIALS_FILE"] = cloud.config.credentials_file
     cloud.fails("init", **own, says="Name it: berg init --project PROJECT")
+    init.choose(chosen := Config(bucket="", credentials_file="x"), {"project": "mine"}, True)
+    assert (chosen.project, chosen.bucket, chosen.region) == ("mine", "mine-berg", "us-central1")
     named = ["init", "--project", "berg-local", "--bucket", cloud.config.bucket]
     wrong = [*named, "--region", "mars-west1", "-y"]
     said = cloud.fails(*wrong, **own, says="no region 'mars-west1'")
