@@ -1,5 +1,6 @@
 """`berg sync`, `berg ssh` and `berg open` on a devbox."""
 
+import json
 import os
 import signal
 import subprocess
@@ -74,24 +75,29 @@ def test_another_laptop_is_let_in_and_sends_whatever_files(
     (other / "berg.json").write_bytes((cloud.home / ".berg/berg.json").read_bytes())
 
     def berg(*words: str) -> str:
-        done = cloud.ok(*words, cwd=project, BERG_HOME=str(other))
+        done = cloud.run(*words, cwd=project, BERG_HOME=str(other))
         return done.out
 
     (project / "run").write_text("#!/bin/sh\n")
     (project / "run").chmod(0o755)
     (project / "link").symlink_to("train.py")
     write(project, {"sp ace 'q\" ünï": "odd\n", "becomes/folder": "inside\n", "env/pyvenv.cfg": ""})
-    berg("sync", box, "--once")
-    look = "ls; test -x run && readlink link && cat 'sp ace '*"
+    (project / "uv.lock").touch()
+    done = cloud.ok("sync", box, "--once", cwd=project, BERG_HOME=str(other))
+    assert f"uv.lock has changed: install it again on {box}\n" in done.err
+    look = "touch own; ls; test -x run && readlink link && cat 'sp ace '*"
     said = berg("ssh", box, "--", look)
     assert said.split("\n")[-3:] == ["train.py", "odd", ""] and "env" not in said, said
     (project / "becomes/folder").unlink()
     (project / "becomes").rmdir()
     (project / "becomes").write_text("a file\n")
     (project / "link").unlink()
+    (project / "run").unlink()
     write(project, {"link/inside": "in a folder\n"})
     berg("sync", box, "--once")
-    assert berg("ssh", box, "--", "cat becomes link/inside") == "a file\nin a folder\n"
+    assert berg("ssh", box, "--", "cat becomes link/inside; ls own run") == (
+        "a file\nin a folder\nown\n"
+    )
 
 
 def test_a_login_works_with_os_login_and_takes_no_other_host_key(
@@ -124,8 +130,14 @@ def test_a_login_works_with_os_login_and_takes_no_other_host_key(
 def test_each_machine_of_several_is_reached_by_its_number(cloud: Cloud, project: Path) -> None:
     where = "echo $BERG_NODE_RANK of $MASTER_ADDR; sleep 300"
     words = ["-m", "2", "--each", "-n", "duo", "--install", "none", where]
-    assert cloud.run("run", "-g", "0", *words, cwd=project).code == 0
+    done = cloud.ok("run", "-g", "0", "--note", "why", "--json", *words, cwd=project)
+    said, state = json.loads(done.out), cloud.shown("duo")
     first, _ = sorted(gce.machines(cloud.config, "duo"), key=lambda machine: machine.name)
+    told = said["name"], said["zone"], state["note"], sorted(state["metadata"]["options"])
+    assert (*told, state["rate"]) == (
+        "duo", first.zone, "why", ["each", "gpus", "install", "machines", "name", "note"],
+        pytest.approx(said["usd_per_hour"] / 2),
+    )  # fmt: skip
     for rank in (0, 1):
         until(lambda rank=rank: f"\n{rank} of {first.inner_address}\n" in cloud.log("duo"))
         assert cloud.run("ssh", f"duo/{rank}", "hostname").out == f"duo-{rank}\n"
