@@ -9,7 +9,7 @@ from typing import Any
 
 import google_crc32c
 import pytest
-from conftest import Cloud, Done, write
+from conftest import Cloud, Done, commit, write
 from inside import mirrored
 from records import put, put_row
 
@@ -40,7 +40,7 @@ def test_a_folder_of_results_has_one_live_job(cloud: Cloud, project: Path) -> No
     assert planned("-r", "held/one", "true").code == 0
 
 
-def test_results_in_a_folder_that_others_have_as_well_stay(cloud: Cloud) -> None:
+def test_results_in_a_folder_that_others_have_as_well_stay(cloud: Cloud, tmp_path: Path) -> None:
     put(cloud, "outer", folder="top")
     put(cloud, "inner", folder="top/inner", results={"file": b"1"})
     sweep = put(cloud, "rows", job={"cmd": "true {x}", "rows": [{"x": "a"}]})
@@ -50,6 +50,9 @@ def test_results_in_a_folder_that_others_have_as_well_stay(cloud: Cloud) -> None
         assert f"results/{folder} stays: {other} has it as well" in cloud.ok("rm", "-y", job).err
     for folder in ("top/inner", "of-a"):
         assert cloud.read(f"berg_results/{folder}/file") == b"1"
+    said = json.loads(cloud.ok("fetch", "rows", str(tmp_path / "rows"), "--json").out)
+    assert (tmp_path / "rows/of-a/file").read_text() == "1"
+    assert Path(said["table"]).read_text().endswith("\nrows/0,SUCCEEDED,,,a\n")
 
 
 @pytest.mark.slow
@@ -57,13 +60,15 @@ def test_a_relative_path_leads_to_the_results_and_a_rerun_has_its_own(
     cloud: Cloud, project: Path
 ) -> None:
     line = "mkdir -p berg_results/told && echo $BERG_JOB >> berg_results/told/jobs && git status -s"
+    line += "; cat $BERG_REPO_DIR/train.py; echo $A $B"
+    words = [*CPU, "first-told", "--env", "A=1", "--env", "B=2", "--tail", line]
     write(project, {"deep/er/file": ""})
-    assert (
-        "?? berg_results"
-        not in cloud.ok(*CPU, "first-told", "--tail", line, cwd=project / "deep/er").out
-    )
+    assert "?? berg_results" not in cloud.ok(*words, cwd=project / "deep/er").out
     assert cloud.read("berg_results/told/jobs") == b"first-told\n"
-    cloud.ok("rerun", "first-told", "-n", "again-told", "--wait", cwd=project)
+    commit(project, {"train.py": "changed"})
+    words = ["rerun", "first-told", "-n", "again-told", "--env", "B=3", "--tail"]
+    out = cloud.ok(*words, cwd=project).out
+    assert "hello from train" in out and "\n1 3\n" in out, "the code and options of the job"
     assert cloud.read("berg_results/told/jobs") == b"first-told\n"
     assert cloud.read("berg_results/again-told/jobs") == b"again-told\n"
     write(project, {"berg_results/mine": "code\n"})
@@ -406,6 +411,9 @@ def test_a_fetch_keeps_what_is_edited_moves_what_is_gone_and_brings_a_view_elsew
         "model": "two", "model.~1~": "me!", "link": "a file", "own": "never fetched"
     }  # fmt: skip
     assert texts(tmp_path / "here.deleted") == {"gone": "x"}
+    assert cloud.run("show", "viewed", "--views").out.splitlines()[1].split() == [
+        first["time"], "3", "4"
+    ]  # fmt: skip
     said = json.loads(cloud.run("fetch", "viewed", "--view", first["time"], "--json").out)
     named = first["time"].replace(":", "")
     assert said["folder"] == str(cloud.home / f"berg_results/viewed@{named}")
