@@ -34,7 +34,8 @@ def refused(**options):
 
 with concurrent.futures.ThreadPoolExecutor(1) as pool:  # no main thread
     print(pool.submit(refused, gpus=0, zones=["us-central1-a"]).result())
-print(refused(gpu_type="l5"))
+print(refused(gpu_type="l5", zones=["us-central1-a"]))
+print(refused(gpus=0))
 print(refused(gpus="many"))
 print(refused(colour="red"))
 try:
@@ -61,9 +62,10 @@ def test_what_is_refused_is_a_sentence_and_leaves_nothing(
     cloud: Cloud, project: Path, faults: Any
 ) -> None:
     faults("compute.instances.insert", status=403, reason="forbidden", times=1)
+    (project / "pyproject.toml").write_text("[tool.berg]\nzone = ['mars-a']\n")
     lines = python(cloud, REFUSED, project.parent).splitlines()
     assert "no machine could be created, and none was left behind" in lines[0], lines
-    assert "there is no GPU type 'l5'" in "".join(lines)
+    assert "there is no GPU type 'l5'" in "".join(lines) and "in mars-a. Choose" in "".join(lines)
     assert "Invalid value for '-g' / '--num-gpus'" in "".join(lines)
     assert "berg.run() has no option 'colour'" in "".join(lines)
     assert "there is no job 'no-such-job'" in lines[-1]

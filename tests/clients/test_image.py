@@ -26,7 +26,6 @@ def test_a_job_from_the_image_of_a_devbox_has_its_files_and_is_no_part_of_it(
     done = cloud.ok("image", "create", "maker", "--json")
     made = json.loads(done.out)
     assert made["family"] == "berg-proj" and made["disk_gb"] == 200
-    assert not [*google.items(cloud.config, "/global/snapshots")]
     cloud.call("POST", "/_berg/instances/maker/crash", {})
     check = "cat /opt/kept /root/from-maker/code/proj/new; ls . $BERG_RESULTS_DIR/.."
     words = ["run", "-g", "0", "-n", "user", "--image", "berg-local/berg-proj", "--wait"]
@@ -76,6 +75,7 @@ def test_images_are_of_a_family_and_deleted_by_name(cloud: Cloud) -> None:
     assert "Run with it:  berg run --image berg-local/berg-my-repo --disk-gb" in done.err
     image = google.find(cloud.config, f"/global/images/{first}")
     assert image["family"] == "berg-my-repo" and image["description"] == "the devbox imaged"
+    assert not [*google.items(cloud.config, "/global/snapshots")]
     done = cloud.run("image", "create", "imaged", "--family", "mine", "--default", BERG_USER="bob")
     second = done.out.strip()
     assert second.startswith("mine-") and "newest image of berg-local/mine" in done.err, done

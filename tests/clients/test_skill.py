@@ -40,9 +40,11 @@ def test_the_page_is_installed_and_a_person_s_own_is_not_replaced(
 
 def test_an_agent_gets_tabs_and_is_not_asked_at_a_terminal(cloud: Cloud) -> None:
     none = dict.fromkeys(AGENTS, "")
-    assert "\t" not in cloud.run("list", **none).out
-    assert "\t" in cloud.run("list", **{**none, "CLAUDECODE": "1"}).out
-    assert "\t" in cloud.run("--format", "agent", "list", **none).out
+    agent = {**none, "CLAUDECODE": "1"}
+    for words, env, has_tabs in (([], none, False), ([], agent, True),
+                                 (["--format", "agent"], none, True),
+                                 (["--format", "human"], agent, False)):  # fmt: skip
+        assert ("\t" in cloud.run(*words, "list", **env).out) is has_tabs, words
     _, terminal = pty.openpty()
     ask = "from berg.terminal import confirm; confirm('Delete it?', False, '-y')"
     done = subprocess.run(

@@ -31,14 +31,14 @@ def test_steps_prove_what_they_say_and_leave_nothing(cloud: Cloud, tmp_path: Pat
     assert all(row["is_good"] for row in results.values()), results
     assert results["job"]["saw"].startswith("create "), results["job"]
     assert left(cloud) == [] and not [*tmp_path.iterdir()]
-    assert "there is no step 'jobs'" in cloud.run("try", "--only", "jobs").err
-    asked = cloud.run("try", "--only", "job")
-    assert asked.code == 1 and "answer with -y" in asked.err and "$0.0" in asked.out, asked.err
 
 
 def test_what_is_unexpected_is_in_a_file_without_names(
     cloud: Cloud, tmp_path: Path, faults: Any
 ) -> None:
+    cloud.fails("try", "--only", "jobs", says="there is no step 'jobs'")
+    asked = cloud.run("try", "--only", "failing")
+    assert asked.code == 1 and "answer with -y" in asked.err and "$0.0" in asked.out, asked.err
     message = f"{cloud.config.project} and 10.1.2.3 are refused"
     faults("compute.instances.insert", status=400, message=message)
     done = cloud.run("try", "-y", "--json", "--only", "failing", cwd=tmp_path)
