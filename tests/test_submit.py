@@ -168,7 +168,10 @@ def part(whole: Any, path: str) -> Any:
         (["--disk-gb", "300"], "disks.0.autoDelete", True),
         (["--max-hours", "2"], "scheduling.maxRunDuration.seconds", "7200"),
         (["--max-hours", "2"], "scheduling.instanceTerminationAction", "DELETE"),
+        (["--spot", "-m", "2"], "scheduling.instanceTerminationAction", "DELETE"),
+        (["--spot", "--max-hours", "1.5"], "scheduling.maxRunDuration.seconds", "5400"),
         (["devbox", "-g", "0"], "scheduling.instanceTerminationAction", "STOP"),
+        (["devbox", "-g", "0", "--max-hours", "3"], "scheduling.maxRunDuration.seconds", "10800"),
         ([], "scheduling.onHostMaintenance", "TERMINATE"),
         (["-g", "0"], "scheduling.onHostMaintenance", None),
     ],
@@ -320,8 +323,9 @@ def test_a_resume_without_room_leaves_the_job_as_it_was(
     for more in ([], ["--new-code"]):
         cloud.fails("run", "--resume", "no-room", *more, cwd=project, says="out of stock")
         assert [cloud.read(path) for path in paths] == before
-    cloud.fails(*CPU, "-n", "roomless", "true", cwd=project, says="none was left behind")
-    assert not cloud.read(".berg/jobs/roomless_state.json")
+    words = [*CPU, "-n", "roomless", "--secret", "TOKEN", "true"]
+    cloud.fails(*words, cwd=project, TOKEN="x", says="none was left behind")
+    assert not cloud.read(".berg/jobs/roomless_state.json") and not cloud.secrets("roomless")
 
 
 def test_a_record_chooses_no_file_of_this_computer(cloud: Cloud, project: Path) -> None:
@@ -349,11 +353,8 @@ def test_a_job_that_is_submitted_is_known_at_once_and_has_its_name_alone(
     assert said["name"] == "known" and zone in done.err and "Follow it" not in done.err
     found, record = cloud.state("known"), json.loads(cloud.read(jobs.job_path("known")))
     assert (found["gpus"], found["machines"], found["note"]) == ("2 x t4", 2, "why")
-    assert found["rate"] == pytest.approx(said["usd_per_hour"] / 2) and found["attempt"] == 1
     assert found["id"] == record["id"] and found["user"] == cloud.config.user
     assert record["gpu_type"] == "t4" and record["options"]["note"] == "why"
-    assert {"name", "gpus", "machines", "install"} < record["options"].keys()
-    assert not {"disk_gb", "max_hours", "yes"} & record["options"].keys()
     taken = cloud.run(*CPU, "-n", "known", "true", cwd=project)
     assert taken.code == 1 and "there is a job 'known' already" in taken.err
     assert "berg rm known" in taken.err
