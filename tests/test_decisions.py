@@ -17,6 +17,7 @@ from inside import ALONE, job_of, state_of
 
 from berg import (
     BergError,
+    end,
     features,
     fetch,
     gce,
@@ -160,7 +161,10 @@ def test_fields_of_a_later_berg_are_left_out():
     assert [type(each).__name__ for each in features.of(job)] == ["Spot"]
 
 
-@pytest.mark.parametrize("code", [{}, {"head": 7}, {"head": "", "commit": "", "changed": "no"}])
+@pytest.mark.parametrize(
+    "code",
+    [{}, {"head": 7}, {"head": "", "changed": []}, {"head": "", "commit": "", "changed": "no"}],
+)
 def test_a_job_whose_code_is_none_is_an_error(code):
     content = Job(**{**JOB, "code": code}).content()
     with pytest.raises(BergError, match=r"j\.json"):
@@ -358,6 +362,13 @@ def test_a_job_whose_machine_may_come_again_is_not_lost(monkeypatch: pytest.Monk
     assert judged(ALONE, replace(waits, returns=False), []).state == "LOST"
 
 
+def test_a_job_that_was_submitted_after_a_command_began_is_not_meant():
+    for ago in (60, -60):  # of another clock
+        end.check_meant(state_of(job_of("j"), ago=ago), time.time() - 30)
+    with pytest.raises(BergError, match="repeat the command"):
+        end.check_meant(state_of(job_of("j"), ago=5), time.time() - 30)
+
+
 # --- what is printed
 
 
@@ -414,7 +425,7 @@ def test_tables_are_for_people_or_for_programs(monkeypatch, capsys, variables, i
     assert capsys.readouterr().out == (tabs if is_so else spaces)
 
 
-def test_data_and_messages_go_their_ways(capsys):
+def test_data_and_messages_go_their_ways(capsys, monkeypatch):
     terminal.show_fields({"A": "1\n2\x1b", "Longer": "", "B": "x"})
     terminal.show("data\x07")
     terminal.say("told\x07")
@@ -425,6 +436,10 @@ def test_data_and_messages_go_their_ways(capsys):
         said.err.splitlines()[0] == "told" and "berg: warned" in said.err and "\x07" not in said.err
     )
     assert terminal.confirm("Sure?", True, "-y") is True
+    monkeypatch.setattr(terminal, "SOON", 0.05)
+    with terminal.waiting("Asking"):
+        time.sleep(0.2)
+    assert capsys.readouterr().err == "Asking\n"
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,9 @@ def test_a_machine_whose_host_is_maintained_leaves_its_results_and_says_so(
     (machine,) = gce.machines(cloud.config, "hosted")
     google.call(cloud.config, "POST", f"{machine.path}/simulateMaintenanceEvent")
     assert "maintain its host" in cloud.fails("wait", "hosted", says="hosted LOST")
-    assert cloud.read("berg_results/hosted/late") == b"late\n"
+    assert cloud.read("berg_results/hosted/late") == b"late\n" and (
+        cloud.state("hosted")["gpus"] == "1 x t4"
+    )
     until(lambda: not gce.machines(cloud.config, "hosted"))
 
 
@@ -211,7 +213,7 @@ def test_ctrl_c_waits_for_no_answer(cloud: Cloud, project: Path, words: list[str
             said = laptop.communicate(timeout=30)[1]
     finally:
         os.kill(server, signal.SIGCONT)
-    assert laptop.returncode == 130 and b"Interrupted" in said, said
+    assert laptop.returncode == 130 and b"Interrupted" in said.splitlines(), said
 
 
 @pytest.mark.parametrize("more", [["-g", "0"], ["-t", "l4", "--flex", "--max-hours", "1"]])
