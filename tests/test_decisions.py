@@ -692,16 +692,16 @@ def test_a_login_begins_in_the_repository_with_the_variables():
 
 def test_ssh_knows_the_machine_by_its_keys_and_nothing_else(tmp_path, monkeypatch):
     monkeypatch.setenv("BERG_HOME", str(tmp_path))
+    monkeypatch.setenv("BERG_SSH_PORT", "2222")
     machine = gce.Instance(
         "j", "z", "RUNNING", "j", id="17", address="1.2.3.4", inner_address="10.0.0.2"
     )
     words = ssh.words(machine, ["ed25519 AAA", "rsa BBB"], tmp_path / "known")
     assert (tmp_path / "known").read_text() == "berg-17 ed25519 AAA\nberg-17 rsa BBB\n"
-    assert words[:3] == ["ssh", "-F", "none"] and words[-3:] == ["-p", "22", "root@1.2.3.4"]
+    assert words[:3] == ["ssh", "-F", "none"] and words[-3:] == ["-p", "2222", "root@1.2.3.4"]
     assert words[words.index("-i") + 1] == str(tmp_path / "ssh/id_ed25519")
-    options = {f"UserKnownHostsFile={tmp_path / 'known'}", "HostKeyAlias=berg-17"}
-    options |= {"StrictHostKeyChecking=yes", "IdentitiesOnly=yes"}
-    assert options <= {*words}
+    assert {f"UserKnownHostsFile={tmp_path / 'known'}", "HostKeyAlias=berg-17"} < {*words}
+    assert {"StrictHostKeyChecking=yes", "IdentitiesOnly=yes"} < {*words}
     machine.address = ""
     assert ssh.words(machine, [], tmp_path / "known")[-1] == "root@10.0.0.2"
     key = ssh.public_key()

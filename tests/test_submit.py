@@ -30,7 +30,9 @@ def shown(cloud: Cloud, project: Path, *words: str, **env: str) -> dict[str, str
     return {name: text.strip() for name, _, text in rows}
 
 
-def ended(cloud: Cloud, project: Path, name: str, state: str = "FAILED", **about: Any) -> Job:
+def ended(
+    cloud: Cloud, project: Path, name: str, state: str = "FAILED", ago: float = 100, **about: Any
+) -> Job:
     """A job that has ended, by its records alone."""
     head = git(project, "rev-parse", "HEAD")
     code = {"commit": head, "head": head, "changed": [], "branch": "main"}
@@ -39,7 +41,7 @@ def ended(cloud: Cloud, project: Path, name: str, state: str = "FAILED", **about
     kind = {"machine_type": "n1-standard-8", "image": image, "max_seconds": 7200}
     job = {"cmd": "python train.py", "repo": "proj", "code": code, **kind, **about}
     where = about.get("results", name)
-    return put(cloud, name, state, ago=100, took=0, job=job, folder=where, attempt=2)
+    return put(cloud, name, state, ago=ago, took=0, job=job, folder=where, attempt=2)
 
 
 # --- the plan
@@ -246,7 +248,7 @@ def test_a_job_is_resumed_as_it_was(cloud: Cloud, project: Path) -> None:
     assert rows["Job"] == "goes-on, attempt 3" and rows["Command"] == "python train.py"
     assert rows["Install"] == "make deps" and rows["Variables"] == "A" and "Code" not in rows
     assert rows["Limit"] == "2h" and rows["Machine"] == "n1-standard-8 with 2 x t4"
-    (project / "new").touch()
+    (project / "pyproject.toml").write_text("[tool.berg]\nspot = true\n")  # of other jobs
     rows = shown(cloud, project, *resume, "--new-code")
     assert "with 1 changed files" in rows["Code"]
     for words, says in [
@@ -288,7 +290,9 @@ def test_a_job_runs_again_with_its_options_but_under_its_own_name(
     options = {"gpus": 0, "cpus": 4, "disk_gb": 333, "name": "first", "results": "first-results",
                "env": ["A=1"], "max_hours": 3.0, "note": "a note"}  # fmt: skip
     command = "python train.py --out=/root/berg_results/mine --log berg_results/mine-2"
-    ended(cloud, project, "first-one", cmd=command, options=options, env={"A": "1", "B": "2"})
+    ended(
+        cloud, project, "first-one", ago=50, cmd=command, options=options, env={"A": "1", "B": "2"}
+    )
     rows = shown(cloud, project, "rerun", "@")
     assert rows["Job"].startswith("proj-") and "first" not in str(rows)
     (project / "train.py").write_text("edited")
@@ -302,7 +306,7 @@ def test_a_job_runs_again_with_its_options_but_under_its_own_name(
     rows = shown(cloud, project, *again, "--new-code", "-c", "8", "-r", "else")
     assert "with 1 changed" in rows["Code"] and rows["Machine"].startswith("n1-standard-8, ")
     assert rows["Results"].endswith("/else/") and "berg_results/else --log" in rows["Command"]
-    ended(cloud, project, "spots-one", options={"spot": True})
+    ended(cloud, project, "spots-one", ago=40, options={"spot": True})
     assert shown(cloud, project, "rerun", "spots-one")["Machine"].endswith(", Spot")
     rows = shown(cloud, project, "rerun", "@")
     assert rows["Job"].startswith("proj-") and "first" not in str(rows)

@@ -48,7 +48,7 @@ def test_what_is_unexpected_is_in_a_file_without_names(
     assert not step["is_good"] and reap["is_good"], told
     text = Path(told["file"]).read_text()
     assert "PROJECT and ADDRESS are refused" in text and cloud.config.project not in text
-    assert left(cloud) == []
+    assert '"--max-hours"' in text and left(cloud) == []
 
 
 @pytest.mark.slow

@@ -61,6 +61,7 @@ def test_what_cannot_be_a_secret_is_refused(cloud: Cloud, project: Path) -> None
         (["--secret", "TOKEN=/no/such/file"], "cannot read /no/such/file"),
         (["--secret", "BERG_JOB"], "BERG_"),
         (["--secret", "TOKEN", "--env", "TOKEN=1"], "TOKEN has two values"),
+        (["--secret", "TOKEN", "--secret", f"TOKEN={project}/train.py"], "TOKEN has two values"),
         (["--secret", f"LONG={project}/long"], "at most 65536 bytes"),
         ([], "are needed again"),  # a repository chooses no file of this computer
     ]:
