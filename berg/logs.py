@@ -118,9 +118,9 @@ def log(name: str, is_followed: bool, machine: str, color: bool) -> None:
     berg log digits-1121-0930-x7k | grep loss
     berg log sweep1/3
     """
-    config, read, state = Config.load(), dict[str, int](), None
     if is_followed:
-        sys.exit(jobs.exit_code(follow(config, name, machine, color)))
+        click.get_current_context().invoke(tail, name=name, machine=machine, color=color)
+    config, read, state = Config.load(), dict[str, int](), None
     try:
         state = jobs.find(config, name)
     except BergError:  # its records are damaged or gone: there may be logs

@@ -144,16 +144,16 @@ def test_jobs_say_what_they_leave_behind(cloud: Cloud, project: Path) -> None:
 
 
 def test_ctrl_c_leaves_a_job_that_is_only_watched(cloud: Cloud, project: Path) -> None:
-    words = [*BERG, *CPU, "-n", "watched", "--tail", "echo up; sleep 300"]
-    with subprocess.Popen(
-        words, cwd=project, env=cloud.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as laptop:
-        assert laptop.stdout
-        while laptop.stdout.readline().strip() != "up":
-            assert laptop.poll() is None
-        laptop.send_signal(signal.SIGINT)
-        said = laptop.communicate(timeout=30)[1]
-    assert laptop.returncode == 130 and "watched goes on. To end it: berg kill watched" in said
+    submit = [*CPU, "-n", "watched", "--tail", "echo up; sleep 300"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    for words in (submit, ["log", "-f", "watched"]):
+        with subprocess.Popen([*BERG, *words], cwd=project, env=cloud.env, **pipes) as laptop:
+            assert laptop.stdout
+            while laptop.stdout.readline().strip() != "up":
+                assert laptop.poll() is None
+            laptop.send_signal(signal.SIGINT)
+            said = laptop.communicate(timeout=30)[1]
+        assert laptop.returncode == 130 and "watched goes on. To end it: berg kill watched" in said
     assert cloud.shown("watched")["state"] == "RUNNING"
 
 
