@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -177,10 +177,10 @@ class Bucket:
             with self.renewing:
                 if not self.config.credentials.valid:
                     self.renew()
-            expiry = self.config.credentials.expiry
+            expiry = self.config.credentials.expiry  # in UTC, without saying so
             return {
                 "token": self.config.credentials.token,
-                "expires_at": expiry and expiry.astimezone(),
+                "expires_at": expiry and expiry.replace(tzinfo=timezone.utc),
             }
 
         local: Any = {"base_url": self.config.endpoint} if self.config.endpoint else {}

@@ -28,6 +28,8 @@ LATE = [
     "-c",
     "import berg.job; berg.job.SILENT = 0; from berg.cli import main; main()",
 ]  # minutes later
+os.environ["TZ"] = "FAR-23:59"  # where it is tomorrow: days of records are those of UTC
+time.tzset()
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
 

@@ -216,6 +216,7 @@ def test_zones_are_tried_in_the_order_in_which_they_are_named(cloud: Cloud) -> N
         ((0, "l4", 7, "", [], []), "with 7 vCPUs. Choose others: -g, -t, -c"),
         ((None, "l4", None, "e9-tiny", [], []), "no machine has e9-tiny. Choose others"),
         ((1, "l4", None, "", ["us-central1-zz"], []), "in us-central1-zz, but in asia-"),
+        ((1, "l4", None, "", [], ["us-central"]), "in us-central, but in"),  # a region's beginning
         ((8, "b200", None, "", [], ["mars-west1"]), "no a4-highgpu-8g with 8 x b200 in mars-west1, but in"),
     ],
 )  # fmt: skip

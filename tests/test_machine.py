@@ -24,9 +24,9 @@ from unittest.mock import Mock
 import pytest
 from conftest import Cloud, until, write
 from inside import fresh, mirrored, stand_ins
-from records import CODE
+from records import CODE, machine
 
-from berg import BergError, boot, machines, rows, worker
+from berg import BergError, boot, gce, install, machines, rows, worker
 from berg import job as jobs
 from berg.bucket import Bucket, Changed
 from berg.command import Command
@@ -1003,7 +1003,9 @@ def test_a_command_begins_while_its_machine_has_the_job(
     made.command.spared |= {*made.command.members()}
     mirror, _ = mirrored(cloud, tmp_path / "berg_results", "begins")
     made.write_state("STARTING", machine_id="7")
-    assert worker.run_command(made, mirror).state == "SUCCEEDED" and ran.exists()
+    ending = worker.run_command(made, mirror)
+    assert ending.state == "SUCCEEDED" and ran.exists()
+    assert ending.seconds > 3000, "as long as bytes arrive, its results are sent"
     assert kept(made).state == "RUNNING" and kept(made).times["RUNNING"]
     ran.unlink()
     made.wrote_state -= 5  # so long ago that another machine may have the job: and one has
@@ -1011,6 +1013,30 @@ def test_a_command_begins_while_its_machine_has_the_job(
     with pytest.raises(NotMine):
         worker.run_command(made, mirror)
     assert not ran.exists()
+
+
+def test_an_installation_of_one_s_own_fails_with_any_part_of_it(
+    google: Google, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(install, "VENV", tmp_path)
+    monkeypatch.setattr(install, "program", lambda: "")
+    made = run(install="false | true")
+    made.repo.mkdir(parents=True)
+    made.state.state = "INSTALLING"
+    with pytest.raises(install.Failed):
+        install.run(made)
+
+
+def test_a_lost_machine_is_deleted_if_it_is_still_that_of_the_job(cloud: Cloud, run: Any) -> None:
+    made = run(cloud.bucket, name="loses", machines=2)
+    lost = machine(cloud, "loses-1")
+    made.peers.lost[1] = "it was silent"
+    heard(made, 1, "running", id="another")
+    machines.delete_lost(made)
+    assert gce.machines(cloud.config, "loses-1") == [lost]
+    heard(made, 1, "running", id=lost.id)
+    machines.delete_lost(made)
+    until(lambda: not gce.machines(cloud.config, "loses-1"))
 
 
 def test_the_end_has_its_reason_code_and_attempt(cloud: Cloud, run: Any) -> None:
