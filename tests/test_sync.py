@@ -129,13 +129,16 @@ def test_a_login_works_with_os_login_and_takes_no_other_host_key(
 
 def test_each_machine_of_several_is_reached_by_its_number(cloud: Cloud, project: Path) -> None:
     where = "echo $BERG_NODE_RANK of $MASTER_ADDR; sleep 300"
+    (project / "pyproject.toml").write_text(
+        "[tool.berg]\ndisk-gb = 150\n"
+    )  # a person's choice, too
     words = ["-m", "2", "--each", "-n", "duo", "--install", "none", where]
     done = cloud.ok("run", "-g", "0", "--note", "why", "--json", *words, cwd=project)
     said, state = json.loads(done.out), cloud.shown("duo")
     first, _ = sorted(gce.machines(cloud.config, "duo"), key=lambda machine: machine.name)
     told = said["name"], said["zone"], state["note"], sorted(state["metadata"]["options"])
     assert (*told, state["rate"]) == (
-        "duo", first.zone, "why", ["each", "gpus", "install", "machines", "name", "note"],
+        "duo", first.zone, "why", ["disk_gb", "each", "gpus", "install", "machines", "name", "note"],
         pytest.approx(said["usd_per_hour"] / 2),
     )  # fmt: skip
     for rank in (0, 1):
