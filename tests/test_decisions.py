@@ -359,7 +359,9 @@ def test_a_job_whose_machine_may_come_again_is_not_lost(monkeypatch: pytest.Monk
     monkeypatch.setattr(place, "is_coming", lambda *_: True)
     waits = state_of(job_of("comes"), ago=400, returns=True)
     assert judged(ALONE, waits, []) is waits
-    assert judged(ALONE, replace(waits, returns=False), []).state == "LOST"
+    for is_devbox in (False, True):
+        alone = replace(waits, returns=False, is_devbox=is_devbox)
+        assert judged(ALONE, alone, []).state == "LOST"
 
 
 def test_a_job_that_was_submitted_after_a_command_began_is_not_meant():

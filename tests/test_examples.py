@@ -199,13 +199,6 @@ def test_optuna_runs_trials_as_jobs(cloud: Cloud, project: Path) -> None:
     assert re.search(r"the best test loss is \d\.\d+, of tune-[01]", done.stdout), done.stdout
 
 
-@pytest.mark.slow
-def test_a_test_of_the_embedded_cloud_passes() -> None:
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."]
-    done = subprocess.run(words, cwd=EXAMPLES / "localcloud_test", capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
-
-
 def test_pytorch_runs_on_every_worker_of_a_slice(cloud: Cloud, project: Path) -> None:
     """With the CPU as XLA's device, of which each process has its own; torch_xla wants a torch of its
     own, which TORCH_XLA_PYTHON has.

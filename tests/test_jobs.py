@@ -26,7 +26,7 @@ PROGRAM = """
 import json, os, sys
 where = os.environ["BERG_RESULTS_DIR"]
 open(where + "/metrics.jsonl", "w").write(json.dumps({"loss": float(sys.argv[1])}) + "\\n")
-print("said", sys.argv[1:], os.environ.get("COLOUR"))
+print("said", sys.argv[1:], os.environ.get("COLOUR"), os.environ["BERG_JOB"])
 sys.exit(3 if sys.argv[1] == "2" else 0)
 """
 CPU = ["run", "-g", "0"]
@@ -44,7 +44,7 @@ def test_rows_of_a_sweep_run_and_only_what_failed_runs_again(cloud: Cloud, proje
         ("SUCCEEDED", {"lr": "1"}, {"loss": 1.0}),
         ("FAILED", {"lr": "2"}, {"loss": 2.0}),
     ]
-    assert "said ['1', 'x y', '{z}'] dark blue\n" in cloud.run("log", "grid/0").out
+    assert "said ['1', 'x y', '{z}'] dark blue grid\n" in cloud.run("log", "grid/0").out
     done = cloud.run("run", "--resume", "grid", "--wait", cwd=project)
     said = [cloud.log("grid").count(f"\nsaid ['{lr}'") for lr in (1, 2)]
     assert done.code == 3 and said == [1, 2], "only what had failed runs again"
@@ -365,6 +365,7 @@ def test_a_sweep_and_its_rows_are_shown(cloud: Cloud) -> None:
         ["rowed/0", "SUCCEEDED", "0", "1", "2"],
         ["rowed/1", "FAILED", "1", "a b", "2"],
     ]
+    assert fields(cloud.run("show", "rowed/0").out)["Values"] == "lr=1"
     out = cloud.run("show", "rowed/1").out
     shown = fields(out)
     assert "NAME" not in out and "rowed/0" not in out

@@ -322,9 +322,9 @@ def test_a_repository_has_options_of_its_jobs(cloud: Cloud, project: Path) -> No
     assert "2h, then Google deletes" in done.out and "/ours/\n" in done.out, done.out + done.err
     done = planned(own, BERG_NO_EXTERNAL_IP="true")
     assert done.code == 1 and "without an external address" in done.err, done.err
-    of_commands = 'docker = "python:3.12"\nmax-silence = "1h"'
-    box = planned(of_commands, "devbox", "-g", "0")
-    assert box.code == 0 and "python:3.12" not in box.out, box.err
+    of_commands = 'docker = "python:3.12"\nmax-silence = "1h"\ngpus = 0\ncpus = 2'
+    box = planned(of_commands, "devbox")
+    assert box.code == 0 and "python:3.12" not in box.out and "n1-standard-2" in box.out, box.err
     for line, says in {"yes = true": "yes is nothing", "max-hours = 'soon'": "soon"}.items():
         done = planned(line)
         assert done.code and says in done.err, (line, done.err)
@@ -334,9 +334,13 @@ def test_settings_are_replaced_and_buckets_made_only_with_a_yes(
     cloud: Cloud, tmp_path: Path
 ) -> None:
     own = {"BERG_HOME": str(tmp_path)}
-    (tmp_path / "berg.json").write_text('{"project": "mine", "bucket": "b"}')
+    (tmp_path / "berg.json").write_text('{"project": "mine", "service_account": "me@mine"}')
     cloud.fails("init", "--local", **own, says="would replace")
     assert json.loads((tmp_path / "berg.json").read_text())["project"] == "mine"
+    assert cloud.run("init", "--local", "-y", **own).code == 0
+    account = json.loads((tmp_path / "berg.json").read_text())["service_account"]
+    assert account.startswith("berg-worker@berg-local."), "not that of Google's project"
+    assert cloud.run("local", "reset", "-y", **own).code == 0
     (tmp_path / "berg.json").unlink()
     google = {"BERG_ENDPOINT": cloud.config.endpoint}
     google["BERG_CREDENTIALS_FILE"] = cloud.config.credentials_file

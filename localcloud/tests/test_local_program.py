@@ -1,4 +1,4 @@
-"""The embedded cloud as a program of its own, and as a fixture in other people's tests."""
+"""The embedded cloud as a program of its own."""
 
 import os
 import re
@@ -11,7 +11,6 @@ import requests
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = [sys.executable, "-m", "localcloud"]
-FIXTURE = ["-p", "localcloud.pytest_plugin", "-p", "no:cacheprovider", "-q"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
@@ -99,69 +98,6 @@ def test_without_what_it_needs_it_says_what_to_install(tmp_path):
         done.stderr
         == "No module named 'aiohttp'. Install what it needs: pip install '/path/to/localcloud'\n"
     )
-
-
-def test_the_plugin_imports_nothing_of_the_cloud_or_of_google():
-    code = (
-        "import sys, pytest; before = set(sys.modules); import localcloud.pytest_plugin;"
-        "print(*sorted(set(sys.modules) - before))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True
-    )
-    ours = [
-        name for name in done.stdout.split() if name.startswith(("localcloud", "google", "aiohttp"))
-    ]
-    assert ours == ["localcloud", "localcloud.pytest_plugin"], done.stderr
-
-
-FIXTURES = """
-import os, subprocess, sys
-import pytest
-from google.cloud import compute_v1, storage
-from google.api_core.exceptions import ServiceUnavailable
-
-
-def test_what_the_fixture_gives(localcloud, caplog):
-    buckets = storage.Client(project=localcloud.project, **localcloud.client_options)
-    buckets.create_bucket("made")
-    assert localcloud.seen("storage.buckets.insert") == 1
-    assert localcloud.requests[-1]["path"].startswith("/storage/v1/b?project=test-project")
-    zones = localcloud.client(compute_v1.ZonesClient)
-    localcloud.faults.add("compute.zones.get", status=503)
-    assert [each["method"] for each in localcloud.faults.all()] == ["compute.zones.get"]
-    localcloud.faults.clear()
-    assert zones.get(project=localcloud.project, zone="us-central1-a").status == "UP"
-    localcloud.faults.add("storage.buckets.get", status=503, times=None)
-    with pytest.raises(ServiceUnavailable):
-        buckets.get_bucket("made", retry=None)
-    code = "import google.auth; print(google.auth.default()[1])"
-    shown = subprocess.check_output([sys.executable, "-c", code], env={**os.environ, **localcloud.environment}, text=True)
-    assert shown.split() == [localcloud.project]
-    assert [each for each in caplog.records if each.levelname == "ERROR"] == []
-
-
-def test_each_test_has_a_cloud_of_its_own(localcloud, localcloud_session):
-    for cloud in (localcloud, localcloud_session):
-        buckets = storage.Client(project=cloud.project, **cloud.client_options)
-        assert list(buckets.list_buckets()) == []
-    assert localcloud.endpoint != localcloud_session.endpoint
-"""
-
-
-def test_what_the_fixture_gives_as_the_readme_says(tmp_path):
-    page = (ROOT / "README.md").read_text()
-    example = page.split("```python\n")[1].partition("```")[0]
-    (tmp_path / "test_example.py").write_text(example)
-    (tmp_path / "test_fixture.py").write_text(FIXTURES)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *FIXTURE, "."],
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-    )
-    assert "3 passed" in done.stdout, done.stdout
 
 
 def test_every_control_route_is_documented():

@@ -19,7 +19,8 @@ def test_the_page_is_installed_and_a_person_s_own_is_not_replaced(
     cloud: Cloud, project: Path
 ) -> None:
     files = [project / f"{where}/skills/berg/SKILL.md" for where in (".agents", ".claude")]
-    assert cloud.run("skill", "--install", cwd=project).code == 0
+    (project / "deep").mkdir()
+    assert cloud.run("skill", "--install", cwd=project / "deep").code == 0
     text = cloud.run("skill").out
     assert [file.read_text() for file in files] == [text, text]
     assert re.match(r'---\nname: berg\ndescription: "[^"\n]{100,1024}"\n', text)

@@ -72,6 +72,13 @@ def test_a_folder_has_each_row_and_what_there_is_of_others(cloud: Cloud) -> None
         cloud.bucket.write("berg_results/tb-rows/0/a/tfevents.0", content)
         assert tensorboard.follow(cloud.config, ("tb-sweep", "tb-nothing"), folder, {}) == 1
         assert grown.read_bytes() == content and grown.stat().st_ino == inode
+    made: tensorboard.Made = {}
+    for count in (1, 2):
+        cloud.bucket.write(
+            "berg_results/tb-rows/0/metrics.jsonl", b'{"step": 1, "loss": 2}\n' * count
+        )
+        tensorboard.follow(cloud.config, ("tb-sweep",), folder, made)
+        assert made[folder / "tb-sweep/0/metrics.jsonl"][1] == {"loss": count}
     done = cloud.run("tensorboard", "tb-sweep/1", "--once")
     assert (Path(done.out.strip()) / "tb-sweep/1/a/tfevents.1").read_bytes() == b"123"
     cloud.fails("tensorboard", "tb-nothing", "--once", says="tb-nothing has nothing to show yet")

@@ -1,12 +1,14 @@
 """What a pod of a job is made of, and which nodes it asks for, without a cluster."""
 
 import base64
+import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -141,7 +143,9 @@ def test_a_pod_has_what_its_job_asks_for_and_no_more() -> None:
             {"name": "berg-shm", "emptyDir": {"medium": "Memory"}},
         ],
     }  # fmt: skip
-    assert {*boot["data"]} == {"boot.py", "pod.py"} and boot["immutable"]
+    content = hashlib.sha256("".join(boot["data"].values()).encode()).hexdigest()
+    assert boot["metadata"]["name"] == f"berg-boot-{content[:10]}" and boot["immutable"]
+    assert {*boot["data"]} == {"boot.py", "pod.py"}
 
 
 def test_a_pod_without_gpus_or_on_spot_goes_to_such_nodes_alone() -> None:
@@ -400,16 +404,24 @@ def test_a_cluster_has_one_small_node_and_is_private_if_machines_are(is_private:
 def test_a_cluster_is_reached_by_its_name_or_with_its_own_authority(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def request(*_: Any, verify: Any, **more: Any) -> None:
+        raise BergError(f"asked, verify {verify}")
+
+    monkeypatch.setattr(kube.google, "session", lambda *_: SimpleNamespace(request=request))
+    monkeypatch.setattr(Config, "credentials", "none")
     monkeypatch.setenv("BERG_HOME", str(tmp_path))
     dns = {"dnsEndpointConfig": {"allowExternalTraffic": True, "endpoint": "x.gke.goog"}}
     about = {"name": "c", "location": "z", "endpoint": "1.2.3.4", "status": "RUNNING",
              "masterAuth": {"clusterCaCertificate": base64.b64encode(b"pem").decode()}}  # fmt: skip
     found = kube.connect(CONFIG, {**about, "controlPlaneEndpointsConfig": dns})
     assert (found.place, found.url, found.ca) == ("z/c", "https://x.gke.goog", "")
-    dns["dnsEndpointConfig"]["endpoint"] = "x.evil.com"
-    found = kube.connect(CONFIG, {**about, "controlPlaneEndpointsConfig": dns})
-    assert found.url == "https://1.2.3.4" and Path(found.ca).read_bytes() == b"pem"
-    assert Path(found.ca).parent == tmp_path / "clusters"
+    with pytest.raises(BergError, match="asked, verify True"):  # by a public authority
+        kube.ask(CONFIG, found, "GET", "/api")
+    for allows, endpoint in ((True, "x.evil.com"), (False, "x.gke.goog")):
+        dns["dnsEndpointConfig"] = {"allowExternalTraffic": allows, "endpoint": endpoint}
+        found = kube.connect(CONFIG, {**about, "controlPlaneEndpointsConfig": dns})
+        assert found.url == "https://1.2.3.4" and Path(found.ca).read_bytes() == b"pem"
+        assert Path(found.ca).parent == tmp_path / "clusters"
     with pytest.raises(BergError, match="the cluster c is PROVISIONING"):
         kube.connect(CONFIG, {"name": "c", "location": "z", "status": "PROVISIONING"})
 
