@@ -56,6 +56,12 @@ SECTIONS = {
     },
     "Set up": SETUP,
 }
+# What git tells hooks, and others their children. The folder says which repository is meant here, and
+# Berg has others, too.
+LEADING = (
+    *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY"),
+    *("GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_PREFIX", "GIT_LITERAL_PATHSPECS"),
+)
 COMMANDS = {name: module for each in SECTIONS.values() for name, (module, _) in each.items()}
 
 OTHERS = {  # what other tools call it -> Berg's command
@@ -176,6 +182,11 @@ def cli(context: click.Context, reader: str | None) -> None:
 
 def main() -> None:
     """Exit codes: the command's for --wait and --tail, 1 for an error, 2 for wrong usage, 130."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # it was closed
+            setattr(sys, name, open(os.devnull, mode))
+    for variable in LEADING:
+        os.environ.pop(variable, None)
     try:
         cli.main(standalone_mode=False)
     except click.exceptions.Exit as error:

@@ -130,7 +130,9 @@ def feed(stdin: Any, folder: Path, *arguments: str, **variables: str) -> str:
             "git is not installed. Install it, for example: apt-get install git"
         ) from None
     try:
-        words = ["git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=", *arguments]
+        words = ["git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor="]
+        # Not of the user's: line ends that `git add` refuses, and code in several packs.
+        words += ["-c", "core.safecrlf=false", "-c", "pack.packSizeLimit=0", *arguments]
         run = program.Git(str(folder)).execute
         return str(
             run(words, istream=stdin, env={"LC_ALL": "C", **dict(VARIABLES.get()), **variables})

@@ -128,6 +128,9 @@ class Config:
         for name in names or [each.name for each in fields(self)]:
             values[name] = getattr(self, name)
         home().mkdir(parents=True, exist_ok=True, mode=0o700)
+        (home() / ".gitignore").write_text(
+            "*\n"
+        )  # keys are no code, also where HOME is a repository
         new = path().with_suffix(".new")
         new.write_text(
             json.dumps({key: text for key, text in values.items() if text}, indent=2) + "\n"
@@ -146,6 +149,7 @@ class Config:
         warnings.filterwarnings("ignore", message=".*without a quota project")
         if not self.credentials_file:
             return google.auth.default(scopes=SCOPES)[0]
+        warnings.filterwarnings("ignore", message="The load_credentials_from_dict")
         # It complains that the embedded cloud's credentials have no workforce pool.
         logger = logging.getLogger("google.auth.external_account_authorized_user")
         logger.addFilter(lambda record: "Regional Access Boundary" not in str(record.msg))
@@ -178,7 +182,7 @@ def dollars(name: str, text: str) -> float:
 def read_file() -> dict[str, Any]:
     """The content of the settings file; empty without one."""
     try:
-        values = json.loads(path().read_text())
+        values = json.loads(path().read_text("utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

@@ -305,7 +305,7 @@ def disk_type(shape: Shape) -> str:
 def metadata(config: Config, job: Job, key: str) -> dict[str, str]:
     """What a machine is told, besides where it finds Berg; `key` lets the user log in."""
     values = {
-        "startup-script": BOOT.read_text(),
+        "startup-script": BOOT.read_text("utf-8"),
         "berg-bucket": config.bucket,
         "berg-job": job.name,
         "berg-job-sha256": job.sha256,  # it runs no other

@@ -227,13 +227,13 @@ def is_plain(path: str) -> bool:
 
 @functools.cache
 def misnamed(name: str) -> str:
-    """Why Cloud Storage does not take a name; "" for most."""
+    """Why Cloud Storage, or obstore, does not take a name; "" for most."""
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
         return "its name is not UTF-8"
-    if "\r" in name or "\n" in name:
-        return "its name has a line break"
+    if re.search(r"[\0-\x1f\x7f]", name):
+        return "its name has a line break or another control character"
     return "its name is too long" if size > 1024 else ""
 
 

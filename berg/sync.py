@@ -97,7 +97,8 @@ def files_of(root: Path, below: str = "") -> dict[str, Stamp]:
 def reached(config: Config, machine: Machine, job: Job, folder: Path) -> Iterator[Checkout]:
     """The checkout of a machine, when its code is there; one connection serves until the end."""
     words = ssh.login(config, job, machine)
-    shared = {"ControlMaster": "auto", "ControlPath": f"{folder}/%C", "ControlPersist": "300"}
+    control = ssh.quoted(folder / "s")  # short: a socket's path has 104 letters at most
+    shared = {"ControlMaster": "auto", "ControlPath": control, "ControlPersist": "300"}
     shared |= {"BatchMode": "yes", "ConnectTimeout": "10", "ServerAliveInterval": "5"}
     options = [word for key, text in shared.items() for word in ("-o", f"{key}={text}")]
     found = Checkout(

@@ -172,6 +172,7 @@ class Run:
         return self.job.max_seconds - time.clock_gettime(time.CLOCK_BOOTTIME) + began
 
     def say(self, text: str) -> None:
+        text = text.encode(errors="replace").decode()  # it may name a file whose name is not UTF-8
         print(f"berg: {text}", flush=True)
         with contextlib.suppress(OSError), self.log.open("ab+") as file:  # the disk may be full
             size = file.tell()

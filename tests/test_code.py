@@ -286,6 +286,16 @@ def test_the_working_tree_travels_as_it_is(cloud: Cloud, project: Path, tmp_path
     assert (git(project, "status", "--porcelain"), git(project, "for-each-ref")) == before
 
 
+def test_settings_of_git_that_stop_it_stop_no_submit(cloud: Cloud, project: Path) -> None:
+    of_git = {"core.autocrlf": "true", "core.safecrlf": "true", "pack.packSizeLimit": "1m"}
+    for key, text in of_git.items():
+        git(project, "config", key, text)
+    (project / "new").write_text("a line\n")
+    (project / "large").write_bytes(os.urandom(2_500_000))  # more than the limit, which git raises
+    code.send(taken := code.take(project), cloud.bucket)
+    assert cloud.bucket.get(taken.object)
+
+
 def test_filters_of_a_repository_in_the_repository_start_nothing(
     cloud: Cloud, project: Path, tmp_path: Path
 ) -> None:

@@ -683,8 +683,8 @@ def test_a_line_of_berg_begins_a_line(run: Any) -> None:
     made.say("first")
     with made.log.open("a") as file:
         file.write("10 %")
-    made.say("second")
-    assert made.log.read_text() == "[berg] first\n10 %\n[berg] second\n"
+    made.say("second: \udcff")  # of a file whose name is not UTF-8
+    assert made.log.read_text() == "[berg] first\n10 %\n[berg] second: ?\n"
     assert worker.log_file(made.log.parent, made.facts) != made.log
     named = worker.log_file(made.log.parent / "new", made.facts)
     assert named.name.startswith("box.")

@@ -338,6 +338,7 @@ def test_settings_are_replaced_and_buckets_made_only_with_a_yes(
     cloud.fails("init", "--local", **own, says="would replace")
     assert json.loads((tmp_path / "berg.json").read_text())["project"] == "mine"
     assert cloud.run("init", "--local", "-y", **own).code == 0
+    assert (tmp_path / ".gitignore").read_text() == "*\n"
     account = json.loads((tmp_path / "berg.json").read_text())["service_account"]
     assert account.startswith("berg-worker@berg-local."), "not that of Google's project"
     assert cloud.run("local", "reset", "-y", **own).code == 0

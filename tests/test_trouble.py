@@ -105,7 +105,7 @@ def test_google_auths_own_words_on_quotas_are_not_shown(cloud: Cloud, tmp_path: 
 @pytest.mark.parametrize(
     ("to", "code", "says"),
     [
-        (">&-", "0", ""),
+        ("<&- >&-", "0", ""),
         ("2>&- >&-", "0", ""),
         ("| true", "0 1 141", ""),
         (">/dev/full", "1", "No space left"),
@@ -115,7 +115,7 @@ def test_output_that_nobody_reads(
     cloud: Cloud, tmp_path: Path, to: str, code: str, says: str
 ) -> None:
     """As of a service without standard output, of `| head -1`, and of a full disk."""
-    line = f"{shlex.join(BERG)} config list {to}; echo ${{PIPESTATUS[0]}} >>code"
+    line = f"{shlex.join(BERG)} list -a {to}; echo ${{PIPESTATUS[0]}} >>code"
     words = ["bash", "-c", line]
     done = subprocess.run(words, cwd=tmp_path, env=cloud.env, capture_output=True, text=True)
     assert (tmp_path / "code").read_text().strip() in code.split(), done.stderr

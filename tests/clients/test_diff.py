@@ -35,7 +35,9 @@ def test_rows_long_values_and_code_are_compared(cloud: Cloud, project: Path) -> 
         (project / "train.py").write_text(f"{text}\n")
         code_.send(taken := code_.take(project), cloud.bucket)
         put(cloud, name, job={"code": taken.record(), "env": {"A": text}})
-    out = cloud.ok("diff", "code-a", "code-b").out
+    git = project / ".git"  # where a hook of git's says so: another repository is looked at
+    out = cloud.ok("diff", "code-a", "code-b", GIT_DIR=str(git)).out
+    assert "bare = true" not in (git / "config").read_text()
     assert "\nenv A  1       2\n" in out and "\n-1\n+2\n" in out and "machine type" not in out, out
     assert cloud.run("diff", "code-a", "code-b", "--stat").out.endswith(" 1 deletion(-)\n")
     same = json.loads(cloud.run("diff", "code-a", "code-a", "--json").out)

@@ -189,7 +189,7 @@ def test_which_files_are_data(tmp_path: Path) -> None:
     assert {*files} == {f"data/x/{name}" for name in ("a", ".hidden", "sub/b", "same", "\u00fc")}
     assert left == {
         ".DS_Store": "macOS' own", "sub/.DS_Store": "macOS' own", "folder": "a link to a folder",
-        "pipe": "no regular file", "line\nbreak": "its name has a line break",
+        "pipe": "no regular file", "line\nbreak": "its name has a line break or another control character",
     }  # fmt: skip
     assert data.walk(folder / "a", "data/x/", False) == ({"data/x/a": folder / "a"}, {})
 

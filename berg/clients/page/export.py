@@ -40,7 +40,8 @@ def export(config: Config, names: tuple[str, ...], folder: Path) -> Path:
         shutil.copyfile(library.file, folder / library.name)
     (folder / "data.js").write_text(f"window.exported = {json.dumps(answers)}\n")
     page = folder / "index.html"
-    page.write_text(page.read_text().replace("<!-- data.js -->", '<script src="data.js"></script>'))
+    text = page.read_text("utf-8").replace("<!-- data.js -->", '<script src="data.js"></script>')
+    page.write_text(text, "utf-8")
     return page
 
 

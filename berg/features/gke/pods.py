@@ -304,8 +304,8 @@ def describe(pool: Row) -> str:
 def boot_map() -> Row:
     """The ConfigMap with the programs of a pod, named by its content."""
     files = {
-        "boot.py": gce.BOOT.read_text(),
-        "pod.py": Path(__file__).with_name("pod.py").read_text(),
+        "boot.py": gce.BOOT.read_text("utf-8"),
+        "pod.py": Path(__file__).with_name("pod.py").read_text("utf-8"),
     }
     digest = hashlib.sha256("".join(files.values()).encode()).hexdigest()[:10]
     about = {"name": f"berg-boot-{digest}", "labels": {"berg": "1"}}
@@ -444,7 +444,7 @@ OURS = {"restartPolicy", "shareProcessNamespace", "command", "args"}
 def read_patch(file: str) -> Row:
     """The part of a pod in a file of JSON or YAML; raise BergError for anything else."""
     try:
-        text = Path(file).read_text()
+        text = Path(file).read_text("utf-8")
         try:
             patch = json.loads(text)
         except ValueError:
