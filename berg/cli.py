@@ -56,8 +56,7 @@ SECTIONS = {
     },
     "Set up": SETUP,
 }
-# What git tells hooks, and others their children. The folder says which repository is meant here, and
-# Berg has others, too.
+# Variables by which git names its repository to a hook. Berg goes by the folder, and uses more than one.
 LEADING = (
     *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY"),
     *("GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_PREFIX", "GIT_LITERAL_PATHSPECS"),
@@ -184,7 +183,7 @@ def main() -> None:
     """Exit codes: the command's for --wait and --tail, 1 for an error, 2 for wrong usage, 130."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # it was closed
-            setattr(sys, name, open(os.devnull, mode))
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8", errors="replace"))
     for variable in LEADING:
         os.environ.pop(variable, None)
     try:

@@ -128,9 +128,9 @@ class Config:
         for name in names or [each.name for each in fields(self)]:
             values[name] = getattr(self, name)
         home().mkdir(parents=True, exist_ok=True, mode=0o700)
-        (home() / ".gitignore").write_text(
-            "*\n"
-        )  # keys are no code, also where HOME is a repository
+        ignored = home() / ".gitignore"
+        if not ignored.exists():
+            ignored.write_text("*\n")  # keys are no code, also where HOME is a repository
         new = path().with_suffix(".new")
         new.write_text(
             json.dumps({key: text for key, text in values.items() if text}, indent=2) + "\n"

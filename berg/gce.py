@@ -206,7 +206,7 @@ def choose(
     if not found:
         place, there = ", ".join(zones + regions), {zone.rpartition("-")[0] for zone in everywhere}
         raise BergError(
-            f"there is no {shape} in {place}, but in {', '.join(sorted(there)) or 'no region'}. "
+            f"there is no {shape} in {place}. Regions that have it: {', '.join(sorted(there)) or 'none'}. "
             "Choose one, or any: --region REGION"
         )
     return shape, found

@@ -119,7 +119,9 @@ def log(name: str, is_followed: bool, machine: str, color: bool) -> None:
     berg log sweep1/3
     """
     if is_followed:
-        click.get_current_context().invoke(tail, name=name, machine=machine, color=color)
+        click.get_current_context().invoke(
+            tail, name=name, machine=machine, color=color
+        )  # which exits
     config, read, state = Config.load(), dict[str, int](), None
     try:
         state = jobs.find(config, name)

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from berg.bucket import THREADS, Bucket, Changed, Object, checksum
+from berg.bucket import PIECE, THREADS, Bucket, Changed, Object, checksum
 from berg.job import kept_prefix, moments_prefix
 
 OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe would wait for a writer
@@ -29,7 +29,8 @@ WHOLE_AGE = 10  # ticks by which a moment may be older that is whole on all mach
 # The name of a file whose path a lower rank writes, too.
 RANK_NAME = re.compile(r"(.+)\.~rank([1-9]\d*)~", re.S)
 LOOKS = 10  # at the moments, if they are deleted meanwhile
-SMALL, MANY = 1 << 20, 64  # bytes of a file that is one of so many downloads at the same time
+# Downloads at the same time of files up to so many bytes; a larger one than a piece has several connections.
+AT_ONCE = ((1 << 20, 4 * THREADS), (PIECE, 2 * THREADS), (1 << 62, THREADS))
 
 T = TypeVar("T")
 
@@ -167,15 +168,13 @@ def copies(bucket: Bucket, job: str) -> dict[str, list[Object]]:
 
 
 def bring_all(bring: Callable[[str], T], rows: dict[str, Row]) -> list[T]:
-    """What `bring` returns for each path: for many small files at the same time, then for large ones, each of
-    which has several connections.
-    """
-    found: list[T] = []
-    for is_small, threads in ((True, MANY), (False, THREADS)):
+    """What `bring` returns for each path, the small files first; after an error nothing more is begun."""
+    found, above = list[T](), -2  # -1 is an unknown size
+    for most, threads in AT_ONCE:
+        paths = [path for path, row in rows.items() if above < row.size <= most]
         with ThreadPoolExecutor(threads) as pool:
-            found += pool.map(
-                bring, [p for p, row in rows.items() if (row.size <= SMALL) is is_small]
-            )
+            found += pool.map(bring, paths)
+        above = most
     return found
 
 

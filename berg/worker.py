@@ -138,7 +138,8 @@ class Run:
     ending: Ending | None = None  # why it is to end, once that is known
     next_word: float = 0  # time.monotonic() of the next look at the metadata
     next_state: float = 0  # time.monotonic() at which the state is written again
-    wrote_state: float = -1  # time.monotonic() of the last write of it
+    wrote_state: float = -1  # time.monotonic() after the last write of it
+    asked_state: float = -1  # and before: the job was this machine's then, or later
     pass_seconds: float = 0  # duration of the last pass over the results, or 3 x its CPU if more
     has_ended: bool = False  # the command
     is_taken: bool = False  # the job, by another machine
@@ -192,6 +193,7 @@ class Run:
         if not self.leads:
             return
         time.sleep(max(0, self.wrote_state + UPDATE - time.monotonic()))
+        self.asked_state = time.monotonic()
         try:
             self.generation = jobs.write_state(self.bucket, self.state, self.generation)
         except Changed:  # maybe by this machine, whose answer was lost
@@ -199,6 +201,7 @@ class Run:
             is_ours = (last.machine_id, last.attempt) == (self.facts.id, self.state.attempt)
             if not is_ours or (last.is_final and last.state != state):
                 raise NotMine("its state was written by someone else") from None
+            self.asked_state = time.monotonic()
             self.generation = jobs.write_state(self.bucket, self.state, generation)
         self.wrote_state = time.monotonic()
 
@@ -458,10 +461,11 @@ def run_command(run: Run, mirror: Mirror) -> Ending:
         run.look()
         BEGAN.write_text(run.title)
         KILLS.write_text(str(memory_kills()))
+        # When it began, though that may be written later: a state that is less than a second old needs no
+        # second look whether another machine has the job, and the first pass writes RUNNING.
         run.state.times.setdefault(RUNNING, jobs.now(run.bucket.time()))
-        if time.monotonic() > run.wrote_state + UPDATE:
+        if time.monotonic() > run.asked_state + UPDATE:
             run.write_state(RUNNING, reason="")  # why the last attempt ended
-        # Else nobody can have taken the job since, and the first pass over the results writes it.
         machines.tell(run, "running")
         run.say("Ready for berg ssh" if waits else f"Running: {job.cmd}")
         kept = {key: text for key, text in os.environ.items() if not key.startswith("PYTHON")}

@@ -701,7 +701,7 @@ def test_ssh_knows_the_machine_by_its_keys_and_nothing_else(tmp_path, monkeypatc
     words = ssh.words(machine, ["ed25519 AAA", "rsa BBB"], tmp_path / "known")
     assert (tmp_path / "known").read_text() == "berg-17 ed25519 AAA\nberg-17 rsa BBB\n"
     assert words[:3] == ["ssh", "-F", "none"] and words[-3:] == ["-p", "2222", "root@1.2.3.4"]
-    assert words[words.index("-i") + 1] == str(tmp_path / "ssh/id_ed25519")
+    assert f'IdentityFile="{tmp_path / "ssh/id_ed25519"}"' in words
     odd = tmp_path / "a 'b\" %h \\ü"
     shown = subprocess.run(
         ["ssh", "-G", *ssh.words(machine, [], odd)[1:]], capture_output=True, text=True

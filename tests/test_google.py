@@ -215,9 +215,9 @@ def test_zones_are_tried_in_the_order_in_which_they_are_named(cloud: Cloud) -> N
         ((1, "l4", 5, "", [], []), "no machine has 1 x l4 with 5 vCPUs. Google offers"),
         ((0, "l4", 7, "", [], []), "with 7 vCPUs. Choose others: -g, -t, -c"),
         ((None, "l4", None, "e9-tiny", [], []), "no machine has e9-tiny. Choose others"),
-        ((1, "l4", None, "", ["us-central1-zz"], []), "in us-central1-zz, but in asia-"),
-        ((1, "l4", None, "", [], ["us-central"]), "in us-central, but in"),  # a region's beginning
-        ((8, "b200", None, "", [], ["mars-west1"]), "no a4-highgpu-8g with 8 x b200 in mars-west1, but in"),
+        ((1, "l4", None, "", ["us-central1-zz"], []), "in us-central1-zz. Regions that have it: asia-"),
+        ((1, "l4", None, "", [], ["us-central"]), "in us-central. Regions that have it"),  # a region's beginning
+        ((8, "b200", None, "", [], ["mars-west1"]), "no a4-highgpu-8g with 8 x b200 in mars-west1. Regions that have it"),
     ],
 )  # fmt: skip
 def test_a_machine_that_is_nowhere_is_refused_with_what_there_is(

@@ -1008,7 +1008,7 @@ def test_a_command_begins_while_its_machine_has_the_job(
     assert ending.seconds > 3000, "as long as bytes arrive, its results are sent"
     assert kept(made).state == "RUNNING" and kept(made).times["RUNNING"]
     ran.unlink()
-    made.wrote_state -= 5  # so long ago that another machine may have the job: and one has
+    made.asked_state -= 5  # so long ago that another machine may have the job: and one has
     jobs.write_state(cloud.bucket, replace(kept(made), machine_id="8"), made.generation)
     with pytest.raises(NotMine):
         worker.run_command(made, mirror)

@@ -266,7 +266,7 @@ def texts(folder: Path) -> dict[str, str]:
 def test_a_fetch_brings_what_changed_and_keeps_what_is_ones_own(
     cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("berg.moments.SMALL", 8)  # some files are large
+    monkeypatch.setattr("berg.moments.AT_ONCE", ((8, 2), (1 << 62, 2)))  # some files are large
     put_result = lambda name, text: cloud.bucket.write(f"berg_results/again/{name}", text.encode())  # noqa: E731
     here = tmp_path / "here"
     for name in ("a", "deep/large", "gone", "gone-but-edited", "becomes/file"):

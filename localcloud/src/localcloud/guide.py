@@ -1,6 +1,6 @@
 """How clients are led to an embedded cloud: settings, credentials, and words that explain them.
 
-It needs only the standard library: the test fixture and the program's help import it.
+It needs only the standard library: the program's help imports it.
 """
 
 from pathlib import Path
