@@ -56,11 +56,6 @@ SECTIONS = {
     },
     "Set up": SETUP,
 }
-# Variables by which git names its repository to a hook. Berg goes by the folder, and uses more than one.
-LEADING = (
-    *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY"),
-    *("GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_PREFIX", "GIT_LITERAL_PATHSPECS"),
-)
 COMMANDS = {name: module for each in SECTIONS.values() for name, (module, _) in each.items()}
 
 OTHERS = {  # what other tools call it -> Berg's command
@@ -179,12 +174,19 @@ def cli(context: click.Context, reader: str | None) -> None:
         context.default_map = {name: defaults(Path.cwd(), command)}
 
 
+# Variables by which git names its repository to a hook. Berg goes by the folder, and uses more than one.
+GIT_PLACES = (
+    *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY"),
+    *("GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_PREFIX", "GIT_LITERAL_PATHSPECS"),
+)
+
+
 def main() -> None:
     """Exit codes: the command's for --wait and --tail, 1 for an error, 2 for wrong usage, 130."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # it was closed
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8", errors="replace"))
-    for variable in LEADING:
+    for variable in GIT_PLACES:
         os.environ.pop(variable, None)
     try:
         cli.main(standalone_mode=False)

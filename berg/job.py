@@ -50,7 +50,7 @@ def now(seconds: float | None = None) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def moment(time: str) -> datetime:
+def datetime_of(time: str) -> datetime:
     """A time of a record; raise ValueError for one without its time zone."""
     at = datetime.fromisoformat(time.replace("Z", "+00:00"))
     if at.tzinfo is None:
@@ -60,7 +60,7 @@ def moment(time: str) -> datetime:
 
 def age(time: str) -> float:
     """Seconds since a time, by this computer's clock."""
-    return (datetime.now(timezone.utc) - moment(time)).total_seconds()
+    return (datetime.now(timezone.utc) - datetime_of(time)).total_seconds()
 
 
 @dataclass
@@ -259,7 +259,7 @@ def results_of(cmd: str) -> str:
 
 # The types of fields; thousands of records have the same.
 HINTS: dict[Any, dict[str, Any]] = {kind: typing.get_type_hints(kind) for kind in (Job, State)}
-# Those that say all about a value.
+# Types that need no look inside the value; `fits` knows the others.
 TYPES: dict[Any, dict[str, tuple[Any, ...]]] = {
     kind: {
         key: (hint, *typing.get_args(hint)) if typing.get_origin(hint) is UnionType else (hint,)
@@ -290,7 +290,7 @@ def parse(kind: type[Record], content: bytes | str, name: str) -> Record:
         if isinstance(record, State):
             optional = {*filter(None, (record.synced_until, record.kept_until))}
             for time in {record.created_at, record.changed_at, *record.times.values()} | optional:
-                moment(time)
+                datetime_of(time)
         return record
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, BergError) as error:
         raise BergError(

@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
-from datetime import datetime
 from typing import Any
 
 import click
@@ -242,7 +241,7 @@ def unrecorded(states: list[State], machines: list[Machine]) -> list[State]:
         is_leaving = machine.status == "STOPPING"  # its job may have been deleted
         if machine.job and machine.job not in known and not is_leaving:
             state = RUNNING if machine.is_on else STOPPED
-            created = datetime.fromisoformat(machine.created_at.replace("Z", "+00:00"))
+            created = records.datetime_of(machine.created_at)
             at = records.now(created.timestamp())
             reason = (
                 f"{machine.name} has no job that can be read. Delete it: berg kill {machine.job}"

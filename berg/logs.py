@@ -118,10 +118,8 @@ def log(name: str, is_followed: bool, machine: str, color: bool) -> None:
     berg log digits-1121-0930-x7k | grep loss
     berg log sweep1/3
     """
-    if is_followed:
-        click.get_current_context().invoke(
-            tail, name=name, machine=machine, color=color
-        )  # which exits
+    if is_followed:  # that exits as the command did
+        click.get_current_context().invoke(tail, name=name, machine=machine, color=color)
     config, read, state = Config.load(), dict[str, int](), None
     try:
         state = jobs.find(config, name)

@@ -5,7 +5,7 @@ deleted, the disks of devboxes that were off, traffic, addresses, discounts and 
 """
 
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import click
@@ -46,7 +46,7 @@ def weeks(states: list[State]) -> list[Week]:
     """The sums of each week and user, the newest first."""
     found: dict[tuple[str, str], Week] = {}
     for state in states:
-        then = datetime.fromisoformat(state.created_at.replace("Z", "+00:00"))
+        then = records.datetime_of(state.created_at)
         key = f"{then - timedelta(days=then.weekday()):%Y-%m-%d}", state.user
         week = found.setdefault(key, Week(*key))
         week.jobs += 1

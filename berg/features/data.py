@@ -14,8 +14,7 @@ import shutil
 import subprocess
 import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice, permutations
@@ -207,15 +206,6 @@ def in_words(size: float) -> str:
     return f"{size:,.1f} GB"
 
 
-def side_by_side(do: Callable[[T], Any], things: Iterable[T]) -> Iterator[Any]:
-    """What `do` returns for each; after an error nothing more is begun."""
-    pool = ThreadPoolExecutor(THREADS)
-    try:
-        yield from pool.map(do, things)
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
 # --- on a machine
 
 
@@ -314,8 +304,11 @@ def push(path: Path, name: str, delete: bool, follow_links: bool, yes: bool, as_
 
     sizes: list[int] = []
     try:
-        with progress("Sending", files, lambda name: files[name].stat().st_size) as bar:
-            for name, size in zip(files, side_by_side(send, files)):
+        with (
+            progress("Sending", files, lambda name: files[name].stat().st_size) as bar,
+            google.together(THREADS) as pool,
+        ):
+            for name, size in zip(files, pool.map(send, files)):
                 sizes.append(size)
                 bar.update(files[name].stat().st_size)
     except FileNotFoundError as error:
