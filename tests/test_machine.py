@@ -509,9 +509,11 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         "worker.HOME": "berg", "worker.BEGAN": "began", "worker.ENDED": "ended", "code.ROOT": "",
         "worker.KILLS": "kills", "worker.RESULTS": "berg_results", "machines.SSH": "ssh",
         "machines.SSHD": "sshd", "machines.HOSTFILE": "hostfile", "machines.KEY": "ssh/key",
+        "machines.MPI": "mpi", "machines.TT": "tt",
     }  # fmt: skip
     stand_ins(monkeypatch, {f"berg.{name}": tmp_path / path for name, path in paths.items()})
     monkeypatch.setattr(worker, "SIGNALLED", [])
+    monkeypatch.setattr(jobs, "login_file", lambda *_: str(tmp_path / "login"))
 
     def make(bucket: Bucket | None = None, rank: int = 0, **values: Any) -> Run:
         about = {"cmd": "true", "repo": "proj", "code": CODE, "results": "j", "max_seconds": 3600}
