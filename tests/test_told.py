@@ -1,0 +1,90 @@
+"""What users are told, word for word: each command of told/ is typed again, and must say the same. TELL=1 writes it anew.
+
+Besides berg and programs of the shell a file has `put` and `row` for records of jobs, `machine` for one that runs
+nothing, and `objects` and `object` for what the bucket has.
+"""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Cloud, Done, git
+from records import machine, put, put_row
+
+FILES = sorted(Path(__file__).with_name("told").glob("*.txt"))
+# What is another one each time.
+VARIES = {
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?Z?|\b\d{8}T\d{6}\b|\b\d{4}-\d{6}-\w\w\b": "TIME",
+    r"(\.\d{3})\d+": r"\1",
+    r"\b[0-9a-f]{32,64}\b": "HASH",
+    r"\b\d{15,}\b": "NUMBER",
+}
+
+
+def lines(text: str) -> list[str]:
+    """Those of a text; of JSON one for each key or element."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return [line.rstrip() for line in text.splitlines() if line.strip()]
+    if isinstance(found, dict):
+        return [f"{key}: {json.dumps(value)}" for key, value in found.items()]
+    return [*map(json.dumps, found)] if isinstance(found, list) else [text]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_users_are_told(
+    file: Path, cloud: Cloud, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for role in ("AUTHOR", "COMMITTER"):  # a commit has the same hash each time
+        monkeypatch.setenv(f"GIT_{role}_DATE", "2026-01-01T00:00:00Z")
+    git(project, "commit", "-q", "--amend", "--reset-author", "--no-edit")
+    varies = {re.escape(str(project)): "PROJECT", re.escape(str(cloud.home)): "HOME"}
+    varies |= {re.escape(cloud.config.endpoint): "CLOUD", cloud.config.bucket: "BUCKET", **VARIES}
+    jobs: dict[str, Any] = {}
+
+    def typed(line: str) -> Done:
+        command, *words = shlex.split(line)
+        if command == "berg":
+            return cloud.run(*words, cwd=project, BERG_USER="teller", COLUMNS="200")
+        pairs = [word.partition("=") for word in words]
+        plain, values = [], {}
+        for key, equals, value in pairs:
+            values |= {key: json.loads(value)} if equals else {}
+            plain += [] if equals else [key]
+        if command == "put":
+            jobs[words[0]] = put(cloud, *plain, **{"user": "teller", **values})
+        elif command == "row":
+            put_row(cloud, jobs[words[0]], int(words[1]), words[2], **values)
+        elif command == "machine":
+            machine(cloud, words[0], jobs.get(words[0]), user="teller", **values)
+        elif command == "objects":
+            return Done(0, "\n".join(cloud.names(*words)), "")
+        elif command == "object":
+            return Done(0, cloud.read(*words).decode(), "")
+        else:
+            done = subprocess.run(line, shell=True, cwd=project, capture_output=True, text=True)
+            return Done(done.returncode, done.stdout, done.stderr)
+        return Done(0, "", "")
+
+    before, now = file.read_text(), ""
+    for line in before.splitlines():
+        if not line.startswith("  "):
+            now += f"{line}\n"
+        if line.startswith("$ "):
+            done = typed(line[2:])
+            said = lines(done.out) + [f"! {text}" for text in lines(done.err)]
+            said += [f"[{done.code}]"] * (done.code != 0)
+            shown = "".join(f"  {text}\n" for text in said)
+            for pattern, name in varies.items():
+                shown = re.sub(pattern, name, shown)
+            now += shown
+    cloud.clean()
+    if os.environ.get("TELL"):
+        file.write_text(now)
+    assert now == before
