@@ -110,7 +110,8 @@ class Snapshot:
             on += f", and {', '.join(self.submodules)}"
         if not self.changed:
             return f"{self.repo} at {self.head[:12]}{on}"
-        return f"{self.repo} at {self.head[:12] or 'no commit'}{on}, with {len(self.changed)} changed files"
+        files = "1 changed file" if len(self.changed) == 1 else f"{len(self.changed)} changed files"
+        return f"{self.repo} at {self.head[:12] or 'no commit'}{on}, with {files}"
 
 
 VARIABLES: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("VARIABLES", default=())  # of git

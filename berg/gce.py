@@ -187,7 +187,8 @@ def choose(
         numbers = sorted({built_in(row)[1] for row in listed.values()} - {0})
         offered = f"Google offers {', '.join(map(str, numbers))} in one machine" if numbers else ""
         what = machine_type or f"{gpus} x {gpu_type}" + (f" with {cpus} vCPUs" if cpus else "")
-        raise BergError(f"no machine has {what}. {offered or 'Choose others: -g, -t, -c'}")
+        how = "Choose another: --machine-type" if machine_type else "Choose others: -g, -t, -c"
+        raise BergError(f"no machine has {what}. {offered or how}")
     wanted = cpus or CPUS_FOR_A_GPU * gpus
     best = min(fitting, key=lambda row: (row["guestCpus"] < wanted, row["guestCpus"]))
     kind, count = built_in(best)

@@ -262,7 +262,8 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
         features={type(each).__name__: each.record() for each in used},
     )
     each = f"{job.machines} machines, each " if job.machines > 1 else ""
-    limit = f"{terminal.duration(job.max_seconds)}, then Google deletes the machine (--max-hours)"
+    does = "stops" if job.is_devbox else "deletes"
+    limit = f"{terminal.duration(job.max_seconds)}, then Google {does} the machine (--max-hours)"
     rows = {
         "Job": job.name,
         "Command": cmd or "none: a devbox",
@@ -571,7 +572,7 @@ def resume_plan(
         "Command": job.cmd,
         "Machine": str(shape),
         "Results": f"gs://{config.bucket}/{jobs.results_prefix(job.results)}",
-        "Limit": terminal.duration(job.max_seconds),
+        "Limit": f"{terminal.duration(job.max_seconds)}, then Google deletes the machine",
         **({"Install": job.install} if job.install else {}),
     }
     plan = Plan(config, job, None, request, zones, used, rows, ended=state, generation=generation)

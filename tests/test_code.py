@@ -72,7 +72,7 @@ def test_a_plan_says_which_code_it_is(project: Path, tmp_path: Path) -> None:
     with pytest.raises(BergError, match="no commit, and no file that could be sent"):
         code.take(new)
     (new / "file").write_text("x")
-    assert str(code.take(new)) == "new at no commit (main), with 1 changed files"
+    assert str(code.take(new)) == "new at no commit (main), with 1 changed file"
 
 
 @pytest.mark.parametrize("name", ["main", "side", "v1", "HEAD~1"])

@@ -247,10 +247,11 @@ def test_a_job_is_resumed_as_it_was(cloud: Cloud, project: Path) -> None:
     rows = shown(cloud, project, *resume)
     assert rows["Job"] == "goes-on, attempt 3" and rows["Command"] == "python train.py"
     assert rows["Install"] == "make deps" and rows["Variables"] == "A" and "Code" not in rows
-    assert rows["Limit"] == "2h" and rows["Machine"] == "n1-standard-8 with 2 x t4"
+    assert rows["Limit"] == "2h, then Google deletes the machine"
+    assert rows["Machine"] == "n1-standard-8 with 2 x t4"
     (project / "pyproject.toml").write_text("[tool.berg]\nspot = true\n")  # of other jobs
     rows = shown(cloud, project, *resume, "--new-code")
-    assert "with 1 changed files" in rows["Code"]
+    assert "with 1 changed file" in rows["Code"]
     for words, says in [
         (["true"], "berg rerun goes-on"), (["-g", "1"], "berg rerun goes-on"),
         (["--disk-gb", "10"], "continues a job with the command and the options that it had"),

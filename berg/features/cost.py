@@ -80,7 +80,10 @@ class Price(Feature):
     def change(self, plan: Plan) -> None:
         usd, bound = plan.usd_at_most, ask_above(plan.config)
         if usd is None:
-            plan.rows["Price"] = "unknown: Google's public list lacks a part of it"
+            plan.rows["Price"] = (
+                "that of the reservation, which is paid for in any case" if "Reservation" in plan.rows
+                else "unknown: Google's public list lacks a part of it"
+            )  # fmt: skip
         else:
             most = plan.job.features.get("MaxCost", {}).get("max_cost")
             each = " for each attempt" if plan.job.returns else ""
@@ -122,7 +125,8 @@ def shorten(plan: Plan, seconds: float, source: str) -> bool:
     if seconds < plan.seconds:
         plan.request["scheduling"]["maxRunDuration"] = {"seconds": str(int(seconds))}
         limit = terminal.duration(int(seconds))
-        plan.rows["Limit"] = f"{limit}, then Google deletes the machine ({source})"
+        _, comma, then = plan.rows["Limit"].partition(" (")[0].partition(", ")
+        plan.rows["Limit"] = f"{limit}{comma}{then} ({source})"
         if not plan.ended:
             plan.job.max_seconds = int(seconds)
     return True

@@ -108,7 +108,9 @@ class Flex(Feature):
         else:
             plan.create = create_queued
         is_endless = job.machines > 1 and not self.queue_timeout
-        plan.rows["Queue"] = "until there is room" if is_endless else terminal.duration(wait)
+        plan.rows["Queue"] = (
+            "until there is room" if is_endless else f"for at most {terminal.duration(wait)}"
+        )
 
     def forget(self, config: Config, job: Job) -> None:
         spot.Spot().forget(config, job)
@@ -248,10 +250,15 @@ def reserve(plan: Plan, text: str) -> None:
     if not named:
         known = ", ".join(sorted(row["name"] for row in rows)) or "none"
         raise BergError(f"{owner} has no reservation {name}. There are: {known}")
-    fitting = [row for row in named if kind_of(row) == job.machine_type]
+    asked = job.options.get("zones")
+    fitting = [
+        row for row in named if kind_of(row) == job.machine_type
+        and (not asked or google.last_part(row["zone"]) in asked)
+    ]  # fmt: skip
     if not fitting:
         kinds = ", ".join(f"{kind_of(row)} in {google.last_part(row['zone'])}" for row in named)
-        raise BergError(f"{name} is for {kinds}, not {job.machine_type}. Choose --machine-type")
+        wanted = " in ".join([job.machine_type, *([", ".join(asked)] if asked else [])])
+        raise BergError(f"{name} is for {kinds}, not {wanted}. Choose --machine-type and -z")
     row, zone = fitting[0], google.last_part(fitting[0]["zone"])
     if not row.get("specificReservationRequired"):
         raise BergError(

@@ -194,7 +194,7 @@ class Tpu(Feature):
             request["advancedMachineFeatures"] = {"threadsPerCore": 1}
         job.gpu_type = self.tpu  # in lists
         plan.create = create
-        plan.rows["TPUs"] = f"{wanted.name}, {wanted.chips} chips"
+        plan.rows["TPUs"] = f"{wanted.name}, {wanted.chips} chip{'s' * (wanted.chips > 1)}"
         if is_slice:
             plan.rows["TPUs"] += f": {wanted.hosts} machines together; none is made again when lost"
         if wanted.topology not in (*family.alone, *family.slices) and wanted.machine_type != EIGHT:
@@ -204,6 +204,7 @@ class Tpu(Feature):
         if is_slice and job.is_devbox:  # Google cannot stop it
             request["labels"] = {**request["labels"], "berg-kind": "job"}
             request["scheduling"]["instanceTerminationAction"] = "DELETE"
+            plan.rows["Limit"] = plan.rows["Limit"].replace("stops", "deletes")
             plan.rows["TPUs"] += "; they cannot be switched off, and have no disk that stays"
 
     def forget(self, config: Config, job: Job) -> None:

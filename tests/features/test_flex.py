@@ -111,11 +111,11 @@ def test_machines_that_come_too_late_do_not_begin(
 @pytest.mark.parametrize(
     ("about", "timeout", "create", "queue", "returns"),
     [
-        ({}, 0, flex.create_queued, "2h", False),
-        ({}, 3 * 3600, flex.create_request, "3h", True),
+        ({}, 0, flex.create_queued, "for at most 2h", False),
+        ({}, 3 * 3600, flex.create_request, "for at most 3h", True),
         ({"machines": 2}, 0, flex.create_request, "until there is room", True),
-        ({"machines": 2}, 3 * 3600, flex.create_request, "3h", True),
-        ({"machines": 2}, 60, print, "60s", False),  # as another feature makes them
+        ({"machines": 2}, 3 * 3600, flex.create_request, "for at most 3h", True),
+        ({"machines": 2}, 60, print, "for at most 60s", False),  # as another feature makes them
     ],
 )
 def test_how_machines_wait_in_googles_queue(

@@ -128,7 +128,7 @@ def test_what_pods_cannot_have_is_refused(cluster: Cloud, project: Path) -> None
         (["-t", "l4", "-g", "1"], "has no l4, but t4"),
         (["-m", "9", "-g", "1"], "room for 4 pods"),
         (["--zone", "us-central1-a"], "--zone is not for pods"),
-        (["--local-ssd", "1"], "--local-ssd is not for pods"),
+        (["--local-ssd", "1"], "not for pods: --local-ssd. Leave"),
     ]:
         cluster.fails(*run, *words, "true", says=reason, cwd=project)
     missing = "there is no cluster 'none'"

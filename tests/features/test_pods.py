@@ -261,7 +261,7 @@ def test_a_patch_of_a_pod_is_read_or_refused(tmp_path: Path, text: str, says: st
             pods.read_patch(str(file))
     else:
         assert pods.read_patch(str(file)).keys() <= {"metadata", "spec"}
-    with pytest.raises(BergError, match="Give a file"):
+    with pytest.raises(BergError, match="cannot read"):
         pods.read_patch(str(tmp_path / "none"))
     with pytest.raises(BergError, match="has no name"):
         pods.merge({}, {"env": [{"value": "1"}]})

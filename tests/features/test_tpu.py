@@ -137,7 +137,7 @@ def test_the_loss_of_the_first_machine_is_said_by_the_next_and_the_group_goes(
 @pytest.mark.parametrize(
     ("text", "features", "cmd", "disk", "says"),
     [
-        ("v6e-1", {}, "true", "hyperdisk-balanced", "v6e-1x1, 1 chips"),
+        ("v6e-1", {}, "true", "hyperdisk-balanced", "v6e-1x1, 1 chip"),
         (tpu.EIGHT, {}, "true", "hyperdisk-balanced", "v6e-2x4, 8 chips"),
         ("v6e-4x4", {}, "true", "hyperdisk-balanced", "v6e-4x4, 16 chips: 4 machines TOGETHER"),
         ("v5p-8x8x12", {}, "true", "pd-balanced",
@@ -148,7 +148,7 @@ def test_the_loss_of_the_first_machine_is_said_by_the_next_and_the_group_goes(
         ("tpu7x-2x2x1", {"Flex": {"flex": True}}, "true", "hyperdisk-balanced",
          "tpu7x-2x2x1, 4 chips; Google gives tpu7x so only to projects it let in"),
         ("v6e-1", {"Flex": {"reservation": "ours"}}, "true", "hyperdisk-balanced",
-         "v6e-1x1, 1 chips"),
+         "v6e-1x1, 1 chip"),
         ("v6e-2x4", {"Flex": {"flex": True}}, "", "hyperdisk-balanced",
          "v6e-2x4, 8 chips: 2 machines TOGETHER; they cannot be switched off, and have no disk that stays"),
     ],

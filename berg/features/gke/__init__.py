@@ -62,11 +62,11 @@ class Gke(Feature):
                 raise BergError(f"{flag} is not for pods: nodes are as they are. Leave it out")
         if (
             set_by("gpu_type") == "command line"
-            and job.gpus
+            and job.options.get("gpus") != 0
             and job.options["gpu_type"] != job.gpu_type
         ):
             raise BergError(
-                f"the cluster {self.cluster} has no {job.options['gpu_type']}, but {job.gpu_type}. "
+                f"the cluster {self.cluster} has no {job.options['gpu_type']}, but {job.gpu_type or 'no GPUs'}. "
                 f"Add a pool: berg cluster create {self.cluster} -t {job.options['gpu_type']}"
             )
         if self.pod_patch and set_by("pod_patch") == "command line":
@@ -85,8 +85,8 @@ class Gke(Feature):
                 raise BergError("--mount is not for pods. Copy the data: --data")
             if name in NOT_IN_PODS:
                 if each.is_used and name != "Docker":
-                    flags = " ".join(f"--{key.replace('_', '-')}" for key in each.record())
-                    raise BergError(f"{flags} is not for pods. Leave it out, or --cluster")
+                    flags = [f"--{key.replace('_', '-')}" for key in each.record()]
+                    raise BergError(f"not for pods: {', '.join(flags)}. Leave it out, or --cluster")
                 plan.drop(each)
         if plan.request["scheduling"].get("provisioningModel") == "SPOT":
             asked = (job.gpus, job.gpu_type or pods.DEFAULT, job.options.get("cpus"), "")
@@ -100,8 +100,8 @@ class Gke(Feature):
                 f"for {job.machines}. Add a pool with more nodes: berg cluster create {self.cluster}"
             )
         number = f"{job.machines} pods, each " if job.machines > 1 else ""
-        what = f"{job.gpus} x {job.gpu_type}" if job.gpus else "no GPU"
-        plan.rows["Machine"] = f"{number}{what}, on nodes of {job.machine_type}"
+        what = f"{job.gpus} x {job.gpu_type}, " if job.gpus else ""
+        plan.rows["Machine"] = f"{number}{what}on a node of {job.machine_type}"
         plan.rows["Image"] = job.image
         plan.rows["Zones"] = f"the cluster {self.place}"
         plan.rows["Limit"] = f"{terminal.duration(plan.seconds)}, then Kubernetes ends the pod"

@@ -279,7 +279,7 @@ def choose(
         raise BergError(
             f"no {'Spot ' * is_spot}node of the cluster {cluster['name']} is for {what}; its pools: "
             f"{', '.join(map(describe, all_pools)) or 'none'}. Add one: berg cluster create "
-            f"{cluster['name']} -t {gpu_type} -g {count}{' --spot' * is_spot}"
+            f"{cluster['name']} {f'-t {gpu_type} ' if count else ''}-g {count}{' --spot' * is_spot}"
         )
     room, best = max(fitting, key=lambda row: row[0])
     return Shape(best["config"]["machineType"], count, name_of(best) if count else ""), room
@@ -455,7 +455,9 @@ def read_patch(file: str) -> Row:
         raise BergError(
             f"--pod-patch {file} is not JSON, and YAML needs a package: pip install pyyaml"
         ) from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise BergError(f"--pod-patch: cannot read {file}: {error.strerror}") from None
+    except ValueError as error:
         raise BergError(f"--pod-patch {file}: {error}. Give a file with a part of a pod") from None
     except Exception as error:  # what yaml raises
         raise BergError(f"--pod-patch {file} is not valid YAML: {error}. Correct it") from None
