@@ -71,7 +71,8 @@ def test_users_are_told(
         elif command == "object":
             return Done(0, cloud.read(*words).decode(), "")
         else:
-            done = subprocess.run(line, shell=True, cwd=project, capture_output=True, text=True)
+            shell = ["bash", "-c", line]
+            done = subprocess.run(shell, cwd=project, capture_output=True, text=True)
             return Done(done.returncode, done.stdout, done.stderr)
         return Done(0, "", "")
 
