@@ -348,6 +348,7 @@ def create(
     Raises BergError with the reason of every zone; then there is no machine.
     """
     tried, full = [], set()
+    advice = "Try other zones (-z), other or fewer GPUs (-t, -g), or --spot"
     for zone in zones:
         region = zone.rpartition("-")[0]
         if region in full:
@@ -366,13 +367,11 @@ def create(
             tried.append(f"{zone}: {reason(error)}")
             if error.reason in NO_QUOTA:
                 full.add(region)
-            elif error.reason not in NO_ROOM:
-                break  # other zones would refuse it as well
+            elif error.reason not in NO_ROOM:  # other zones would refuse it as well
+                advice = "See what is lacking: berg doctor"
+                break
     text = "\n  ".join(tried)
-    raise BergError(
-        f"no machine could be created, and none was left behind.\n  {text}\n"
-        "Try other zones (-z), other or fewer GPUs (-t, -g), or --spot"
-    )
+    raise BergError(f"no machine could be created, and none was left behind.\n  {text}\n{advice}")
 
 
 def once_known(ask: Callable[[], T], say: Any) -> T:
@@ -436,7 +435,7 @@ def insert(config: Config, request: dict[str, Any], names: list[str], zone: str)
         except exceptions.GoogleAPICallError as error:
             details = error.errors[0] if error.errors else {}
             cause = details.get("reason", "") if isinstance(details, dict) else ""
-            raise GoogleError(int(error.code or 0), cause, str(error.message)) from None
+            raise GoogleError(int(error.code or 0), cause, google.own_words(error)) from None
 
     operation = google.retry(ask)
     google.wait(config, {"name": operation.name, "zone": zone})
