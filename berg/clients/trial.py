@@ -151,7 +151,7 @@ def job(trial: Trial, name: str, options: list[str]) -> str:
     prepared = ages[records.STARTING] - ages[records.RUNNING]
     line = ages[records.RUNNING] - records.age(first[0] if first else "")
     return (
-        f"create {created:.0f} s, boot {max(0, boot):.0f} s, prepare {prepared:.0f} s, "
+        f"create {created:.0f} s, boot {max(0, boot):.0f} s, prepare {max(0, prepared):.0f} s, "
         f"first line {max(0, line):.0f} s, delete {gone:.0f} s"
     )
 
