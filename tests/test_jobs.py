@@ -102,7 +102,7 @@ def test_what_is_another_users_is_named_before_it_is_touched(cloud: Cloud) -> No
         for said in (refused.err, done.err):
             assert "It is bob's, " in said and " old" in said, (words, said)
         assert refused.code == 1 and done.code == 0, (words, refused.err, done.err)
-    for words in (["start", "bobs-box"], ["kill", "bobs-box"]):
+    for words in (["start", "bobs-box"], ["kill", "--now", "bobs-box"]):
         assert "It is bob's" in cloud.run(*words).err
         assert "It is bob's" in cloud.run(*words, "-y").err
     assert "matches none of your jobs" in cloud.run("kill", "bobs-*").err
