@@ -1,7 +1,7 @@
 """What users are told, word for word: each command of told/ is typed again, and must say the same. TELL=1 writes it anew.
 
 Besides berg and programs of the shell a file has `put` and `row` for records of jobs, `machine` for one that runs
-nothing, and `objects` and `object` for what the bucket has.
+nothing, `objects` and `object` for what the bucket has, and `write`, with the escapes of a Python string.
 """
 
 import json
@@ -21,9 +21,13 @@ FILES = sorted(Path(__file__).with_name("told").glob("*.txt"))
 VARIES = {
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?Z?|\b\d{8}T\d{6}\b|\b\d{4}-\d{6}-\w\w\b": "TIME",
     r"(\.\d{3})\d+": r"\1",
-    r"\b[0-9a-f]{32,64}\b": "HASH",
+    r"/\S*bin/(?=git|ssh|rsync)": "",
+    r"\b\d{1,3}s\b *|\b\d{5}d\b": "SOON ",
     r"\b\d{15,}\b": "NUMBER",
+    r"\b[0-9a-f]{16,64}\b": "HASH",
 }
+# What is said of whatever takes a moment.
+WAITS = r"(?m)^(Asking Google|(Comparing|Looking|Reading|Sending the|Waiting) [^.:\n]*)\n"
 
 
 def lines(text: str) -> list[str]:
@@ -49,10 +53,13 @@ def test_users_are_told(
     jobs: dict[str, Any] = {}
 
     def typed(line: str) -> Done:
-        command, *words = shlex.split(line)
+        given = re.findall(r"^(?:\w+=\S* )*", line)[0].split()
+        env = dict(word.split("=", 1) for word in given)
+        command, *words = shlex.split(line)[len(env) :]
         if command == "berg":
-            return cloud.run(*words, cwd=project, BERG_USER="teller", COLUMNS="200")
-        pairs = [word.partition("=") for word in words]
+            env = {"BERG_USER": "teller", "BERG_FORMAT": "human", "COLUMNS": "200", **env}
+            return cloud.run(*words, cwd=project, **env)
+        pairs = [each.partition("=") for each in words * (command in ("put", "row", "machine"))]
         plain, values = [], {}
         for key, equals, value in pairs:
             values |= {key: json.loads(value)} if equals else {}
@@ -61,8 +68,10 @@ def test_users_are_told(
             jobs[words[0]] = put(cloud, *plain, **{"user": "teller", **values})
         elif command == "row":
             put_row(cloud, jobs[words[0]], int(words[1]), words[2], **values)
+        elif command == "write":
+            cloud.bucket.write(words[0], words[1].encode().decode("unicode_escape").encode())
         elif command == "machine":
-            machine(cloud, words[0], jobs.get(words[0]), user="teller", **values)
+            machine(cloud, words[0], jobs.get(words[0]), **{"user": "teller", **values})
         elif command == "objects":
             return Done(0, "\n".join(cloud.names(*words)), "")
         elif command == "object":
@@ -78,7 +87,7 @@ def test_users_are_told(
             now += f"{line}\n"
         if line.startswith("$ "):
             done = typed(line[2:])
-            said = lines(done.out) + [f"! {text}" for text in lines(done.err)]
+            said = lines(done.out) + [f"! {text}" for text in lines(re.sub(WAITS, "", done.err))]
             said += [f"[{done.code}]"] * (done.code != 0)
             shown = "".join(f"  {text}\n" for text in said)
             for pattern, name in varies.items():
