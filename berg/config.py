@@ -115,12 +115,15 @@ class Config:
             if not isinstance(value, str):
                 raise BergError(f"{path()}: {name!r} must be text, not {value!r}. Correct it there")
             if not re.fullmatch(FORMS.get(name, r"[\s\S]*"), value):
-                raise BergError(f"{source(name)}: {name} cannot be {value!r}. Correct it there")
+                where = f"--{name}" if flags.get(name) else source(name)
+                raise BergError(f"{where}: {name} cannot be {value!r}. Correct it there")
         return cls(**known)
 
     def dollars(self, name: str) -> float:
         """A setting that is a number of dollars; 0 without it."""
-        return dollars(name, getattr(self, name))
+        if os.environ.get(variable := f"BERG_{name.upper()}"):
+            return dollars(variable, getattr(self, name))
+        return dollars(name, getattr(self, name), f": berg config set {name} 50")
 
     def save(self, *names: str) -> None:
         """Write these settings to the file, or all; what is empty is taken out of it."""
@@ -171,11 +174,9 @@ def source(name: str) -> str:
     return str(path()) if read_file().get(name) else "default"
 
 
-def dollars(name: str, text: str) -> float:
+def dollars(name: str, text: str, fix: str = ", such as 50") -> float:
     if not re.fullmatch(r"\d+(\.\d+)?", text or "0"):
-        raise BergError(
-            f"{name} is {text!r}, not dollars. Give a number: berg config set {name} 50"
-        )
+        raise BergError(f"{name} is {text!r}, not dollars. Give a number{fix}")
     return float(text or 0)
 
 

@@ -319,7 +319,7 @@ def delete_all(
         if state.id != target.job.id:
             terminal.say(f"{name} is another job now, which was not touched")
             return "another job"
-        was_over = target.state.is_final and not target.machines
+        was_over = target.state.state == state.state and not target.machines
         terminal.say(f"{name} {'was' if was_over else 'is'} {state.state}")
         return state.state
 
@@ -516,7 +516,7 @@ def stop(names: tuple[str, ...], now: bool, yes: bool) -> None:
     for name in names:
         machines = devbox(config, name)
         agree_on_box(config, name, machines, "Switch off", yes)
-        if not now:
+        if not now and any(machine.is_on for machine in machines):
             for machine in machines:
                 if machine.is_on:
                     word = f"{config.user} {records.now()}"

@@ -186,7 +186,8 @@ def choose(
     if not fitting:
         numbers = sorted({built_in(row)[1] for row in listed.values()} - {0})
         offered = f"Google offers {', '.join(map(str, numbers))} in one machine" if numbers else ""
-        what = machine_type or f"{gpus} x {gpu_type}" + (f" with {cpus} vCPUs" if cpus else "")
+        words = [f"{gpus} x {gpu_type}"] * bool(gpus) + [f"{cpus} vCPUs"] * bool(cpus)
+        what = f"the type {machine_type}" if machine_type else " with ".join(words)
         how = "Choose another: --machine-type" if machine_type else "Choose others: -g, -t, -c"
         raise BergError(f"no machine has {what}. {offered or how}")
     wanted = cpus or CPUS_FOR_A_GPU * gpus

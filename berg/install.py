@@ -54,6 +54,7 @@ LOCKS = {  # -> arguments of uv
 }
 # In a pyproject.toml: it is a package; it is none.
 BUILD = re.compile(r"^\[(build-system|tool\.setuptools)\b", re.M)
+PACKAGES = re.compile(r"^\[(project|build-system|tool\.(setuptools|poetry|pdm))\b", re.M)
 MICROMAMBA = "curl -Ls https://micro.mamba.pm/api/micromamba/linux-64/latest | tar -xj -C /usr/local bin/micromamba"
 IN_IMAGE = "true  # the image has the packages"
 NO_PACKAGE = re.compile(r"^(package|package-mode|distribution) = false", re.M)
@@ -173,7 +174,8 @@ def foresee(plan: Plan) -> dict[str, str]:
     )
     used = check_local(choice, read, paths, missing)
     others = [path for path in sorted(paths, key=lambda path: (path.count("/"), path))
-              if is_source(path) and is_due(path, choice, used)]  # fmt: skip
+              if is_source(path) and is_due(path, choice, used)
+              and (path != "pyproject.toml" or PACKAGES.search(read(path) or ""))]  # fmt: skip
     conda = next((path for path in others if CONDA.fullmatch(path)), "")
     names_some = [name for name in used if not name.endswith("setup.py")
                   or re.search("install_requires|requirements", read(name) or "")]  # fmt: skip
@@ -285,8 +287,12 @@ def option_for(path: str, choice: Choice) -> str:
         return f'--install "{shlex.join(pip)} -r {path}"'
     if "dockerfile" in name.lower():
         return "build and push an image of it, then: --docker IMAGE"
+    if name in LOCKS:
+        folder = posixpath.dirname(path)
+        return f"--cwd {folder}" if folder else f'--install "uv {shlex.join(LOCKS[name])}"'
     if name in ("pyproject.toml", "setup.py"):
-        return '--install "pip install -r requirements.txt -e ."'
+        own = "-r requirements.txt " * ("requirements.txt" in choice.words)
+        return f'--install "pip install {own}-e ."'
     return "Berg does not know its tool; name the packages in requirements.txt"
 
 

@@ -233,6 +233,11 @@ def check_name(name: str, what: str = "a job's name") -> str:
     return name
 
 
+def is_name(name: str) -> bool:
+    """Whether a job, or a row of a sweep, may have this name."""
+    return bool(NAME.fullmatch(re.sub(r"/\d+$", "", name)))
+
+
 def new_name(repo: str) -> str:
     base = re.sub(r"[^a-z0-9]+", "-", repo.lower()).strip("-")[:40].strip("-")
     base = base if base[:1].isalpha() else f"job-{base}".strip("-")
@@ -314,8 +319,8 @@ def fits(value: Any, hint: Any) -> bool:
 
 def read_job(bucket: Bucket, name: str, sha256: str = "") -> Job:
     """A job; with `sha256` only the very one that was submitted."""
-    path = job_path(check_name(re.sub(r"/\d+$", "", name)))
-    content = bucket.find(path)
+    path = job_path(re.sub(r"/\d+$", "", name))
+    content = bucket.find(path) if is_name(name) else None
     if content is None:
         raise BergError(f"there is no job {name!r}. See them: berg list -a")
     if sha256 and hashlib.sha256(content).hexdigest() != sha256:
@@ -325,8 +330,7 @@ def read_job(bucket: Bucket, name: str, sha256: str = "") -> Job:
 
 def read_state(bucket: Bucket, name: str) -> tuple[State, int]:
     """A job's state and its generation."""
-    check_name(re.sub(r"/\d+$", "", name))
-    found = bucket.find_with_generation(state_path(name))
+    found = bucket.find_with_generation(state_path(name)) if is_name(name) else None
     if found is None:
         raise BergError(f"there is no job {name!r}. See them: berg list -a")
     return parse(State, found[0], state_path(name)), found[1]

@@ -369,7 +369,7 @@ def about(config: Config, state: State, machines: Sequence[Machine] = ()) -> dic
         **asdict(state),
         "usd": state.usd,
         "usd_per_hour": state.usd_per_hour,
-        "results_url": folder,
+        "results_url": folder if state.results else "",
         "started_at": state.times.get(RUNNING, ""),
         "finished_at": state.changed_at if state.is_final else "",
         "instances": [machine.name for machine in machines if machine.job == state.name],

@@ -50,7 +50,8 @@ def make(cmd: str, grid: list[str], tasks: str) -> list[Values]:
         try:
             columns[name] = split(listed)
         except ValueError as error:
-            raise BergError(f"--grid {text}: {error}. Quote a value that is not JSON") from None
+            more = ". Quote a value that is not JSON" * isinstance(error, json.JSONDecodeError)
+            raise BergError(f"--grid {text}: {error}{more}") from None
     tasks_rows = read(Path(tasks)) if tasks else [{}]
     count = len(tasks_rows) * math.prod(map(len, columns.values()))
     if count > MOST:

@@ -262,8 +262,7 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
         features={type(each).__name__: each.record() for each in used},
     )
     each = f"{job.machines} machines, each " if job.machines > 1 else ""
-    does = "stops" if job.is_devbox else "deletes"
-    limit = f"{terminal.duration(job.max_seconds)}, then Google {does} the machine (--max-hours)"
+    limit = f"{terminal.duration(job.max_seconds)}, then Google deletes the machine (--max-hours)"
     rows = {
         "Job": job.name,
         "Command": cmd or "none: a devbox",
@@ -281,6 +280,8 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
     request = gce.body(config, job, shape, spec.disk_gb)
     plan = Plan(config, job, snapshot, request, zones, used, rows, code.warnings(snapshot))
     change(plan)
+    if plan.request["scheduling"].get("instanceTerminationAction") == "STOP":
+        plan.rows["Limit"] = plan.rows["Limit"].replace("deletes the machine", "switches it off")
     plan.rows |= install.foresee(plan)
     return plan
 
@@ -570,7 +571,7 @@ def resume_plan(
     rows = {
         "Job": f"{job.name}, attempt {state.attempt + 1}",
         "Command": job.cmd,
-        "Machine": str(shape),
+        "Machine": f"{job.machines} machines, each " * (job.machines > 1) + str(shape),
         "Results": f"gs://{config.bucket}/{jobs.results_prefix(job.results)}",
         "Limit": f"{terminal.duration(job.max_seconds)}, then Google deletes the machine",
         **({"Install": job.install} if job.install else {}),

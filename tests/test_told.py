@@ -1,7 +1,8 @@
 """What users are told, word for word: each command of told/ is typed again, and must say the same. TELL=1 writes it anew.
 
 Besides berg and programs of the shell a file has `put` and `row` for records of jobs, `machine` for one that runs
-nothing, `objects` and `object` for what the bucket has, and `call` for what the cloud itself is asked.
+nothing, `objects` and `object` for what the bucket has, `write`, with the escapes of a Python string, and `call` for
+what the cloud itself is asked.
 """
 
 import json
@@ -21,9 +22,13 @@ FILES = sorted(Path(__file__).with_name("told").glob("*.txt"))
 VARIES = {
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?Z?|\b\d{8}T\d{6}\b|\b\d{4}-\d{6}-\w\w\b": "TIME",
     r"(\.\d{3})\d+": r"\1",
-    r"\b([0-9a-f]{10}|[0-9a-f]{32,64})\b": "HASH",
+    r"/\S*bin/(?=git|ssh|rsync)": "",
+    r"\b\d{1,3}s\b *|\b\d{5}d\b": "SOON ",
     r"\b\d{15,}\b": "NUMBER",
+    r"((?<=-)[0-9a-f]{10}|\b[0-9a-f]{16,64})\b": "HASH",
 }
+# What is said of whatever takes a moment.
+WAITS = r"(?m)^(Asking Google|(Comparing|Looking|Reading|Sending the|Waiting) [^.:\n]*)\n"
 
 
 def lines(text: str) -> list[str]:
@@ -49,13 +54,16 @@ def test_users_are_told(
     jobs: dict[str, Any] = {}
 
     def typed(line: str) -> Done:
-        command, *words = shlex.split(line)
+        given = re.findall(r"^(?:\w+=\S* )*", line)[0].split()
+        env = dict(word.split("=", 1) for word in given)
+        command, *words = shlex.split(line)[len(env) :]
         if command == "berg":
-            return cloud.run(*words, cwd=project, BERG_USER="teller", COLUMNS="200")
+            env = {"BERG_USER": "teller", "BERG_FORMAT": "human", "COLUMNS": "200", **env}
+            return cloud.run(*words, cwd=project, **env)
         if command == "call":
             cloud.call(*words[:2], *map(json.loads, words[2:]))
             return Done(0, "", "")
-        pairs = [word.partition("=") for word in words]
+        pairs = [each.partition("=") for each in words * (command in ("put", "row", "machine"))]
         plain, values = [], {}
         for key, equals, value in pairs:
             values |= {key: json.loads(value)} if equals else {}
@@ -64,8 +72,10 @@ def test_users_are_told(
             jobs[words[0]] = put(cloud, *plain, **{"user": "teller", **values})
         elif command == "row":
             put_row(cloud, jobs[words[0]], int(words[1]), words[2], **values)
+        elif command == "write":
+            cloud.bucket.write(words[0], words[1].encode().decode("unicode_escape").encode())
         elif command == "machine":
-            machine(cloud, words[0], jobs.get(words[0]), user="teller", **values)
+            machine(cloud, words[0], jobs.get(words[0]), **{"user": "teller", **values})
         elif command == "objects":
             return Done(0, "\n".join(cloud.names(*words)), "")
         elif command == "object":
@@ -82,7 +92,7 @@ def test_users_are_told(
             now += f"{line}\n"
         if line.startswith("$ "):
             done = typed(line[2:])
-            said = lines(done.out) + [f"! {text}" for text in lines(done.err)]
+            said = lines(done.out) + [f"! {text}" for text in lines(re.sub(WAITS, "", done.err))]
             said += [f"[{done.code}]"] * (done.code != 0)
             shown = "".join(f"  {text}\n" for text in said)
             for pattern, name in varies.items():

@@ -134,20 +134,24 @@ def wanted(text: str, is_mount: bool = False) -> tuple[str, PurePosixPath]:
     return name, place
 
 
-def listed(config: Config, name: str, most: int | None = None) -> list[Object]:
-    """The objects of a data set; raise BergError without any, or without the right to see them."""
+def listed(
+    config: Config, name: str, most: int | None = None, is_new: bool = False
+) -> list[Object]:
+    """The objects of a data set; raise BergError without any, unless it is new, or without the right to
+    see them.
+    """
     bucket, prefix = find(config, name)
     try:
         items = [item for item in islice(bucket.list(prefix), most) if item.name != prefix]
     except GoogleError as error:
         if error.status == 404:
             raise BergError(f"{name}: there is no bucket {bucket.config.bucket!r}") from None
-        if error.status != 403:
+        if error.status != 403 or is_new:
             raise
         account = getattr(config.credentials, "service_account_email", "")  # on a machine
         member = f"serviceAccount:{account}" if account else "user:YOUR_ADDRESS"
         raise BergError(f"{name} may not be read. {grant(bucket, member)}") from None
-    if not items:
+    if not (items or is_new):
         raise BergError(
             f"there is nothing in gs://{bucket.config.bucket}/{prefix}. Send it: berg data push "
             f"FOLDER {name} (see what there is: berg data ls)"
@@ -288,7 +292,8 @@ def push(path: Path, name: str, delete: bool, follow_links: bool, yes: bool, as_
     \b
     berg data push ~/mnist mnist
     """
-    bucket, prefix = find(Config.load(), name)
+    config = Config.load()
+    bucket, prefix = find(config, name)
     if not path.exists():
         raise BergError(f"{path} does not exist. Give a folder or a file")
     files, left_out = walk(path, prefix, follow_links)
@@ -296,7 +301,7 @@ def push(path: Path, name: str, delete: bool, follow_links: bool, yes: bool, as_
         terminal.warn(f"{text} is not sent: {reason}")
     if not files:
         raise BergError(f"{path} has no files to send")
-    present = {item.name: item for item in bucket.list(prefix)}
+    present = {item.name: item for item in listed(config, name, is_new=True)}
     address = f"gs://{bucket.config.bucket}/{prefix}"
 
     def send(name: str) -> int:
@@ -333,7 +338,8 @@ def walk(path: Path, prefix: str, follow_links: bool) -> tuple[dict[str, Path], 
     for folder, folders, names in os.walk(
         path, onerror=lambda error: left_out.update({str(error.filename): str(error.strerror)})
     ):
-        for name in [*names, *(each for each in folders if Path(folder, each).is_symlink())]:
+        links = [each for each in folders if Path(folder, each).is_symlink()]
+        for name in sorted([*names, *links]):
             file = Path(folder, name)
             inner = str(file.relative_to(path))
             # macOS may write an accent apart from its letter, other computers do not.

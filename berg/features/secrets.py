@@ -71,7 +71,10 @@ class Secrets(Feature):
             for text in texts:
                 name, value = read(flag, text)
                 if name in plan.job.env or self.values.setdefault(name, value) != value:
-                    raise BergError(f"{name} has two values. Leave one out: {flag} or --env {name}")
+                    other = "--env" if name in plan.job.env else "--secret"
+                    raise BergError(
+                        f"{name} has two values. Leave out {flag} {name}, or {other} {name}"
+                    )
             if texts and not plan.ended:
                 plan.job.options[key] = names(texts)
         if len(json.dumps(self.values)) > MOST:

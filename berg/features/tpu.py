@@ -204,7 +204,6 @@ class Tpu(Feature):
         if is_slice and job.is_devbox:  # Google cannot stop it
             request["labels"] = {**request["labels"], "berg-kind": "job"}
             request["scheduling"]["instanceTerminationAction"] = "DELETE"
-            plan.rows["Limit"] = plan.rows["Limit"].replace("stops", "deletes")
             plan.rows["TPUs"] += "; they cannot be switched off, and have no disk that stays"
 
     def forget(self, config: Config, job: Job) -> None:
