@@ -23,12 +23,14 @@ VARIES = {
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?Z?|\b\d{8}T\d{6}\b|\b\d{4}-\d{6}-\w\w\b": "TIME",
     r"(\.\d{3})\d+": r"\1",
     r"/\S*bin/(?=git|ssh|rsync)": "",
+    r"/\S*uv venv .*": "uv venv",
     r"\b\d{1,3}s\b *|\b\d{5}d\b": "SOON ",
     r"\b\d{15,}\b": "NUMBER",
     r"((?<=-)[0-9a-f]{10}|\b[0-9a-f]{16,64})\b": "HASH",
 }
 # What is said of whatever takes a moment.
-WAITS = r"(?m)^(Asking Google|(Comparing|Looking|Reading|Sending the|Waiting) [^.:\n]*)\n"
+WAITS = r"(?m)^(Asking Google|(Comparing|Looking|Reading|Sending the|Waiting) [^.:\n]*"
+WAITS += r"|\S+ (SUBMITTED|STARTING|INSTALLING|RUNNING|UPLOADING)( .*)?)\n"
 
 
 def lines(text: str) -> list[str]:

@@ -37,7 +37,9 @@ class Restart(Feature):
     )
 
     def change(self, plan: Plan) -> None:
-        plan.rows["Restart"] = f"up to {self.restart_on_failure} times when the command fails"
+        plan.rows["Restart"] = (
+            f"up to {self.restart_on_failure} time{'s' * (self.restart_on_failure > 1)} when the command fails"
+        )
 
     def ended(self, run: Run, ending: Ending) -> Ending:
         if ending.is_firm or ending.is_loss or not run.has_begun:

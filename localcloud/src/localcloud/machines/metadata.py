@@ -92,6 +92,8 @@ class MetadataServer:
             return refused
         if self.compute.settings.metadata_delay:
             await asyncio.sleep(self.compute.settings.metadata_delay)
+        if request.path == "/":  # by which Google's libraries know that this is one of its machines
+            return text("computeMetadata/\n")
         path = request.path[len(BASE) :]
         if request.method == "PUT" and path.startswith(guest_attributes.PATH):
             status = guest_attributes.write(self.compute, instance, path, await request.read())
