@@ -275,7 +275,7 @@ def write_mpi(run: Run) -> None:
     if IS_GUEST:  # its host's is there
         return
     own = {"BERG_NODE_RANK", "PET_NODE_RANK", "USER", "LOGNAME"}
-    exports = " ".join(f"-x {name}" for name in [*sorted(run.variables.keys() - own), "PATH"])
+    exports = " ".join(f"-x {name}" for name in sorted({*run.variables, "PATH"} - own))
     MPI.write_text(MPIRUN.format(hostfile=HOSTFILE, interface=interface(run), exports=exports))
     MPI.chmod(0o755)
 

@@ -21,6 +21,7 @@ FILES = sorted(Path(__file__).with_name("told").glob("*.txt"))
 # What is another one each time.
 VARIES = {
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?Z?|\b\d{8}T\d{6}\b|\b\d{4}-\d{6}-\w\w\b": "TIME",
+    r'(synced_until"?: )""': r'\1"TIME"',  # short jobs end before the first
     r"(\.\d{3})\d+": r"\1",
     r"/\S*bin/(?=git|ssh|rsync)": "",
     r"/\S*uv venv .*": "uv venv",
