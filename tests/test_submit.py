@@ -10,7 +10,7 @@ from conftest import Cloud, git, until
 from inside import fresh
 from records import put
 
-from berg import BergError, gce, rows
+from berg import BergError, gce
 from berg import job as jobs
 from berg.job import Job
 from berg.run import variables
@@ -45,54 +45,6 @@ def ended(
 
 
 # --- the plan
-
-
-def test_a_plan_says_what_will_exist(cloud: Cloud, project: Path) -> None:
-    (project / "sub").mkdir()
-    (project / "sub/x.py").touch()
-    words = ["-n", "said", "-m", "3", "--disk-gb", "77", "--max-hours", "1.5", "-r", "a/b"]
-    words += ["--env", "A=1", "-t", "T4", "-z", "us-central1-b", "python train.py"]
-    rows = shown(cloud, project, "run", *words)
-    assert rows["Job"] == "said" and rows["Command"] == "python train.py"
-    assert rows["Machine"] == "3 machines, each n1-standard-8 with 1 x t4, 77 GB disk"
-    assert rows["Zones"] == "us-central1-b" and rows["Variables"] == "A"
-    assert rows["Results"] == f"gs://{cloud.config.bucket}/berg_results/a/b/"
-    assert rows["Limit"] == "90m, then Google deletes the machine (--max-hours)"
-    head = git(project, "rev-parse", "--short=12", "HEAD")
-    assert rows["Code"].startswith(f"proj at {head} (main), with 1 changed")
-    assert rows["Image"].startswith("pytorch-2-9-cu129")
-    plan = planned(cloud, project, "run", *words)
-    assert (plan["name"], plan["max_run_seconds"], plan["scratch_gb"]) == ("said", 5400, 0)
-    assert "num_jobs" not in plan and plan["install"]["how"].startswith("nothing")
-    assert plan["usd_at_most"] == pytest.approx(1.5 * plan["usd_per_hour"])
-    rows = shown(cloud, project, "devbox", "-g", "0")
-    assert rows["Command"] == "none: a devbox" and "Rows" not in rows
-    assert rows["Results"].endswith(f"/berg_results/{rows['Job']}/")
-    assert rows["Job"].startswith("proj-") and rows["Machine"] == "n1-standard-8, 200 GB disk"
-    rows = shown(cloud, project, *CPU, "train --lr={lr} --out /root/berg_results/own/place")
-    assert rows["Note"].startswith("no --grid gives {lr} a value")
-    assert rows["Results"].endswith("/berg_results/own/place/")
-
-
-@pytest.mark.parametrize(
-    ("words", "machines", "count"),
-    [
-        (["--grid", "a=1,2,3", "--grid", "b=4,5", "--parallel", "4"], 4, 6),
-        (["--grid", "a=1,2", "--grid", "b=4", "--parallel", "9"], 2, 2),
-        (["--grid", "a=1", "--grid", "b=1,2,3,4,5,6,7,8,9,10,11,12"], rows.PARALLEL, 12),
-    ],
-)
-def test_a_sweep_has_as_many_machines_as_it_needs(
-    cloud: Cloud, project: Path, words: list[str], machines: int, count: int
-) -> None:
-    words = [*CPU, *words, "true {a} {b}"]
-    plan = planned(cloud, project, *words)
-    assert (plan["num_jobs"], plan["jobs"]) == (count, [])
-    one = planned(cloud, project, *CPU, "true")
-    assert plan["usd_per_hour"] == pytest.approx(machines * one["usd_per_hour"])
-    said = shown(cloud, project, *words)
-    assert said["Rows"].startswith(f"{count}: a=1 b=") and said["Rows"].endswith(", …")
-    assert said["Machine"].startswith(f"{machines} machines, each n1")
 
 
 @pytest.mark.parametrize(

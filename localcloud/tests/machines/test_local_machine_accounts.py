@@ -15,6 +15,8 @@ import json, os, urllib.request as r
 host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
 base = f"http://{host}/computeMetadata/v1/instance/service-accounts/default/"
 get = lambda what: r.urlopen(r.Request(base + what, headers={"Metadata-Flavor": "Google"})).read().decode()
+root = r.Request(f"http://{host}", headers={"Metadata-Flavor": "Google"})
+assert r.urlopen(root).status == 200  # by which google-auth knows that it is on a machine
 print("I am", get("email"))
 token = json.loads(get("token"))["access_token"]
 try:
