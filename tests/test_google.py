@@ -213,7 +213,7 @@ def test_zones_are_tried_in_the_order_in_which_they_are_named(cloud: Cloud) -> N
         ((1, "l5", None, "", [], []), "no GPU type 'l5'. Choose one: -t l4, a100,"),
         ((3, "l4", None, "", [], []), "no machine has 3 x l4. Google offers 1, 2, 4, 8 in one"),
         ((1, "l4", 5, "", [], []), "no machine has 1 x l4 with 5 vCPUs. Google offers"),
-        ((0, "l4", 7, "", [], []), "with 7 vCPUs. Choose others: -g, -t, -c"),
+        ((0, "l4", 7, "", [], []), "no machine has 7 vCPUs. Choose others: -g, -t, -c"),
         ((None, "l4", None, "e9-tiny", [], []), "no machine has the type e9-tiny. Choose another: --machine-type"),
         ((1, "l4", None, "", ["us-central1-zz"], []), "in us-central1-zz. Regions that have it: asia-"),
         ((1, "l4", None, "", [], ["us-central"]), "in us-central. Regions that have it"),  # a region's beginning

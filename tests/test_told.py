@@ -49,8 +49,10 @@ def lines(text: str) -> list[str]:
 def test_users_are_told(
     file: Path, cloud: Cloud, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for role in ("AUTHOR", "COMMITTER"):  # a commit has the same hash each time
-        monkeypatch.setenv(f"GIT_{role}_DATE", "2026-01-01T00:00:00Z")
+    who = {"NAME": "t", "EMAIL": "t@example.com", "DATE": "2026-01-01T00:00:00Z"}
+    for what, text in who.items():  # a commit has the same hash each time
+        monkeypatch.setenv(f"GIT_AUTHOR_{what}", text)
+        monkeypatch.setenv(f"GIT_COMMITTER_{what}", text)
     git(project, "commit", "-q", "--amend", "--reset-author", "--no-edit")
     varies = {re.escape(str(project)): "PROJECT", re.escape(str(cloud.home)): "HOME"}
     varies |= {re.escape(cloud.config.endpoint): "CLOUD", cloud.config.bucket: "BUCKET", **VARIES}
