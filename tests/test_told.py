@@ -1,7 +1,7 @@
 """What users are told, word for word: each command of told/ is typed again, and must say the same. TELL=1 writes it anew.
 
 Besides berg and programs of the shell a file has `put` and `row` for records of jobs, `machine` for one that runs
-nothing, `gone` to wait until all are, `objects` and `object` for what the bucket has, `write`, with the escapes of a
+nothing, `objects` and `object` for what the bucket has, `write`, with the escapes of a
 Python string, and `call` for what the cloud itself is asked.
 """
 
@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Cloud, Done, git, until
+from conftest import Cloud, Done, git
 from records import machine, put, put_row
-
-from berg import gce
 
 FILES = sorted(Path(__file__).with_name("told").glob("*.txt"))
 # What is another one each time.
@@ -83,8 +81,6 @@ def test_users_are_told(
             cloud.bucket.write(words[0], words[1].encode().decode("unicode_escape").encode())
         elif command == "machine":
             machine(cloud, words[0], jobs.get(words[0]), **{"user": "teller", **values})
-        elif command == "gone":
-            until(lambda: not gce.machines(cloud.config))
         elif command == "objects":
             return Done(0, "\n".join(cloud.names(*words)), "")
         elif command == "object":
