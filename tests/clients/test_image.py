@@ -20,14 +20,17 @@ def test_a_job_from_the_image_of_a_devbox_has_its_files_and_is_no_part_of_it(
     assert cloud.run("devbox", "-g", "0", "-n", "maker", cwd=project).code == 0
     until(lambda: cloud.state("maker")["state"] == "RUNNING")
     install = (
-        "echo kept > /opt/kept; echo mine > /root/code/proj/new; echo x > berg_results/maker/x"
+        "echo kept > /opt/kept; echo mine > /root/code/proj/new; echo x > berg_results/maker/x; "
+        "install -m 755 /dev/stdin /usr/local/bin/sync <<<$'#!/bin/sh\\ntouch /opt/synced'"
     )
     assert cloud.run("ssh", "maker", f"cd /root; {install}").code == 0
     done = cloud.ok("image", "create", "maker", "--json")
     made = json.loads(done.out)
     assert made["family"] == "berg-proj" and made["disk_gb"] == 200
     cloud.call("POST", "/_berg/instances/maker/crash", {})
-    check = "cat /opt/kept /root/from-maker/code/proj/new; ls . $BERG_RESULTS_DIR/.."
+    check = (
+        "ls /opt/synced && cat /opt/kept /root/from-maker/code/proj/new; ls . $BERG_RESULTS_DIR/.."
+    )
     words = ["run", "-g", "0", "-n", "user", "--image", "berg-local/berg-proj", "--wait"]
     assert cloud.run(*words, check, cwd=project).code == 0, cloud.log("user")
     log = cloud.log("user")
