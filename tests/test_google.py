@@ -200,6 +200,10 @@ def test_zones_are_tried_in_the_order_in_which_they_are_named(cloud: Cloud) -> N
     assert every[0].startswith("us-east1-") and {*central} < {*every}
     assert len(every) == len({*every})
     attached = zones("t4", regions=("any",))
+    two = {"guestAccelerators": [{"acceleratorType": "nvidia-tesla-t4", "acceleratorCount": 2}]}
+    made = gce.in_zone({**two, "machineType": "n1-standard-16", "disks": []}, attached[0])
+    kind = f"zones/{attached[0]}/acceleratorTypes/nvidia-tesla-t4"
+    assert made["guestAccelerators"] == [{"acceleratorType": kind, "acceleratorCount": 2}]
     listed = google.items(
         cloud.config, "/aggregated/acceleratorTypes", filter="name=nvidia-tesla-t4"
     )
