@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -188,6 +189,8 @@ def main() -> None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8", errors="replace"))
     for variable in GIT_PLACES:
         os.environ.pop(variable, None)
+    # What Google's libraries say of pythons whose support has ended is nothing that the command did.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="google")
     try:
         cli.main(standalone_mode=False)
     except click.exceptions.Exit as error:

@@ -629,7 +629,7 @@ def test_a_devbox_is_switched_off_and_on_by_its_machine(cloud: Cloud) -> None:
         (["run", "--nodes", "2", "true"], 2, "-m 2 --each"),
         (["run", "python", "train.py", "--lr", "1"], 2, "Put CMD in quotes"),
         (["run", "python", "train.py"], 2, "Put CMD in quotes"),
-        (["show", "--nosuch"], 2, "No such option '--nosuch'"),
+        (["show", "--nosuch"], 2, "No such option"),
         (["show", "a", "python"], 2, "unexpected extra argument (python)\n"),
         (["show", "no-such-job"], 1, "Error: there is no job 'no-such-job'"),
         (["ssh", "no-such-job", "--", "--json"], 1, "Error: "),  # an option of its command
@@ -642,7 +642,7 @@ def test_wrong_words_have_an_answer(cloud: Cloud, words: list[str], code: int, s
 
 def test_an_error_is_an_object_for_programs(cloud: Cloud) -> None:
     for words, code, says in [
-        (["run", "--jsn", "--json"], 2, "No such option '--jsn'"),
+        (["run", "--jsn", "--json"], 2, "No such option"),
         (["show", "no-such-job", "--json"], 1, "there is no job 'no-such-job'"),
         (["list", "--limit", "-1", "--json"], 2, "--limit"),
     ]:
