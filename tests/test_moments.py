@@ -71,6 +71,16 @@ def test_a_restored_file_has_its_time_and_mode(cloud: Cloud, tmp_path: Path) -> 
         assert (about.st_mtime, about.st_mode & 0o777) == (at, 0o755)
 
 
+def test_the_last_results_may_be_sent_twice_at_one_tick(cloud: Cloud, tmp_path: Path) -> None:
+    mirror, own = mirrored(cloud, tmp_path / "here", "twice", machines=2)
+    (own / "one").write_text("1")
+    assert mirror.finish(60, 7) == {}
+    (own / "two").write_text("2")
+    assert mirror.finish(60, 7) == {}
+    _, there = mirrored(cloud, tmp_path / "there", "twice", attempt=2)
+    assert {path.name for path in there.iterdir()} == {"one", "two"}
+
+
 def test_links_within_lead_to_the_same_file_elsewhere_and_others_are_named(
     cloud: Cloud, tmp_path: Path
 ) -> None:
