@@ -156,6 +156,8 @@ class Plan:
     ended: State | None = None  # of a job that is resumed: how its last attempt ended
     generation: int = 0  # of that state
     before: Job | None = None  # its record, if it goes on with new code
+    end: str = ""  # what happens at its limit of time, if that is not Google's to do
+    limited_by: str = "--max-hours"
 
     def drop(self, feature: Feature) -> None:
         """Do without a feature that makes no sense for this job."""
@@ -170,6 +172,12 @@ class Plan:
     def seconds(self) -> int:
         """Until Google ends the machines."""
         return int(self.request["scheduling"]["maxRunDuration"]["seconds"])
+
+    @property
+    def limit(self) -> str:
+        stops = self.request["scheduling"]["instanceTerminationAction"] == "STOP"
+        end = self.end or f"Google {'switches it off' if stops else 'deletes the machine'}"
+        return f"{terminal.duration(self.seconds)}, then {end} ({self.limited_by})"
 
     @functools.cached_property
     def usd_per_hour(self) -> float | None:
@@ -262,7 +270,6 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
         features={type(each).__name__: each.record() for each in used},
     )
     each = f"{job.machines} machines, each " if job.machines > 1 else ""
-    limit = f"{terminal.duration(job.max_seconds)}, then Google deletes the machine (--max-hours)"
     rows = {
         "Job": job.name,
         "Command": cmd or "none: a devbox",
@@ -271,7 +278,7 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
         "Image": job.image.rpartition("/")[2],
         "Zones": ", ".join(zones),
         "Results": f"gs://{config.bucket}/{jobs.results_prefix(job.results)}",
-        "Limit": limit,
+        "Limit": "",  # known once all have changed the plan
     }
     if values:
         rows["Rows"] = f"{len(values)}: {rows_.describe(values[0])}, …"
@@ -280,8 +287,6 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
     request = gce.body(config, job, shape, spec.disk_gb)
     plan = Plan(config, job, snapshot, request, zones, used, rows, code.warnings(snapshot))
     change(plan)
-    if plan.request["scheduling"].get("instanceTerminationAction") == "STOP":
-        plan.rows["Limit"] = plan.rows["Limit"].replace("deletes the machine", "switches it off")
     plan.rows |= install.foresee(plan)
     return plan
 
@@ -313,6 +318,7 @@ def change(plan: Plan) -> None:
     for feature in [*plan.features]:
         if feature in plan.features:
             feature.change(plan)
+    plan.rows["Limit"] = plan.limit
 
 
 def variables(file: str, texts: list[str]) -> dict[str, str]:
@@ -573,10 +579,11 @@ def resume_plan(
         "Command": job.cmd,
         "Machine": f"{job.machines} machines, each " * (job.machines > 1) + str(shape),
         "Results": f"gs://{config.bucket}/{jobs.results_prefix(job.results)}",
-        "Limit": f"{terminal.duration(job.max_seconds)}, then Google deletes the machine",
+        "Limit": "",
         **({"Install": job.install} if job.install else {}),
     }
     plan = Plan(config, job, None, request, zones, used, rows, ended=state, generation=generation)
+    plan.limited_by = "by the job's record"
     if folder:
         plan.snapshot = code.take(folder)
         plan.before, plan.job = job, replace(job, code=plan.snapshot.record())

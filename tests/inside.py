@@ -49,7 +49,7 @@ def plan_of(cloud: Cloud | None, job: Job, features: Any = (), ended: State | No
     config = cloud.config if cloud else ALONE
     shape = gce.Shape(job.machine_type, job.gpus, job.gpu_type)
     request = gce.body(config, job, shape, 200)
-    rows, zones = {"Machine": str(shape), "Zones": "", "Limit": ""}, ["us-central1-a"]
+    rows, zones = {"Machine": str(shape), "Zones": ""}, ["us-central1-a"]
     return Plan(config, job, None, request, zones, [*features], rows, ended=ended)
 
 

@@ -199,7 +199,7 @@ def test_a_job_is_resumed_as_it_was(cloud: Cloud, project: Path) -> None:
     rows = shown(cloud, project, *resume)
     assert rows["Job"] == "goes-on, attempt 3" and rows["Command"] == "python train.py"
     assert rows["Install"] == "make deps" and rows["Variables"] == "A" and "Code" not in rows
-    assert rows["Limit"] == "2h, then Google deletes the machine"
+    assert rows["Limit"] == "2h, then Google deletes the machine (by the job's record)"
     assert rows["Machine"] == "n1-standard-8 with 2 x t4"
     (project / "pyproject.toml").write_text("[tool.berg]\nspot = true\n")  # of other jobs
     rows = shown(cloud, project, *resume, "--new-code")

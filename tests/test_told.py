@@ -1,8 +1,8 @@
 """What users are told, word for word: each command of told/ is typed again, and must say the same. TELL=1 writes it anew.
 
 Besides berg and programs of the shell a file has `put` and `row` for records of jobs, `machine` for one that runs
-nothing, `objects` and `object` for what the bucket has, `write`, with the escapes of a
-Python string, and `call` for what the cloud itself is asked.
+nothing, `objects` and `object` for what the bucket has, `write` for an object, with the escapes of a Python string, and
+`call` for what the cloud itself is asked.
 """
 
 import json

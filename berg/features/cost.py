@@ -124,9 +124,7 @@ def shorten(plan: Plan, seconds: float, source: str) -> bool:
         return False
     if seconds < plan.seconds:
         plan.request["scheduling"]["maxRunDuration"] = {"seconds": str(int(seconds))}
-        limit = terminal.duration(int(seconds))
-        _, comma, then = plan.rows["Limit"].partition(" (")[0].partition(", ")
-        plan.rows["Limit"] = f"{limit}{comma}{then} ({source})"
+        plan.limited_by = source
         if not plan.ended:
             plan.job.max_seconds = int(seconds)
     return True

@@ -134,24 +134,29 @@ def wanted(text: str, is_mount: bool = False) -> tuple[str, PurePosixPath]:
     return name, place
 
 
-def listed(
-    config: Config, name: str, most: int | None = None, is_new: bool = False
-) -> list[Object]:
-    """The objects of a data set; raise BergError without any, unless it is new, or without the right to
-    see them.
-    """
+def objects(config: Config, name: str, most: int | None = None) -> list[Object]:
+    """Those of a data set, or none; raise BergError without its bucket."""
     bucket, prefix = find(config, name)
     try:
-        items = [item for item in islice(bucket.list(prefix), most) if item.name != prefix]
+        return [item for item in islice(bucket.list(prefix), most) if item.name != prefix]
     except GoogleError as error:
-        if error.status == 404:
-            raise BergError(f"{name}: there is no bucket {bucket.config.bucket!r}") from None
-        if error.status != 403 or is_new:
+        if error.status != 404:
+            raise
+        raise BergError(f"{name}: there is no bucket {bucket.config.bucket!r}") from None
+
+
+def listed(config: Config, name: str, most: int | None = None) -> list[Object]:
+    """The objects of a data set; raise BergError without any, or without the right to see them."""
+    bucket, prefix = find(config, name)
+    try:
+        items = objects(config, name, most)
+    except GoogleError as error:
+        if error.status != 403:
             raise
         account = getattr(config.credentials, "service_account_email", "")  # on a machine
         member = f"serviceAccount:{account}" if account else "user:YOUR_ADDRESS"
         raise BergError(f"{name} may not be read. {grant(bucket, member)}") from None
-    if not (items or is_new):
+    if not items:
         raise BergError(
             f"there is nothing in gs://{bucket.config.bucket}/{prefix}. Send it: berg data push "
             f"FOLDER {name} (see what there is: berg data ls)"
@@ -301,7 +306,7 @@ def push(path: Path, name: str, delete: bool, follow_links: bool, yes: bool, as_
         terminal.warn(f"{text} is not sent: {reason}")
     if not files:
         raise BergError(f"{path} has no files to send")
-    present = {item.name: item for item in listed(config, name, is_new=True)}
+    present = {item.name: item for item in objects(config, name)}
     address = f"gs://{bucket.config.bucket}/{prefix}"
 
     def send(name: str) -> int:

@@ -206,7 +206,8 @@ class On(Feature):
             )
         self.on, self.zone, self.machine_id = host.job.name, host.machine.zone, host.machine.id
         seconds = int(min(job.max_seconds, host.left))
-        what = "--max-hours" if seconds == job.max_seconds else f"what {self.on} has left"
+        if seconds < job.max_seconds:
+            plan.limited_by = f"what {self.on} has left"
         if not plan.ended:
             job.gpus, job.gpu_type, job.image = host.job.gpus, host.job.gpu_type, host.job.image
             job.machine_type, job.max_seconds = host.machine.machine_type, seconds
@@ -216,7 +217,7 @@ class On(Feature):
         kind = "a devbox" if host.job.is_devbox else "which waits"
         plan.rows["Machine"] = f"{self.on} ({describe(host.job)}), {kind}; no new one is created"
         plan.rows |= {"Zones": self.zone, "Image": job.image.rpartition("/")[2]}
-        plan.rows["Limit"] = f"{terminal.duration(seconds)} ({what})"
+        plan.end = "the job ends"
 
     def check(self, plan: Plan) -> None:
         """Raise BergError for what a machine that is there cannot have; drop what a new one would."""

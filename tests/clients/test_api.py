@@ -65,9 +65,8 @@ def test_what_is_refused_is_a_sentence_and_leaves_nothing(
     (project / "pyproject.toml").write_text("[tool.berg]\nzone = ['mars-a']\n")
     lines = python(cloud, REFUSED, project.parent).splitlines()
     assert "no machine could be created, and none was left behind" in lines[0], lines
-    assert "there is no GPU type 'l5'" in "".join(
-        lines
-    ) and "in mars-a. Regions that have it" in "".join(lines)
+    assert "there is no GPU type 'l5'" in "".join(lines)
+    assert "in mars-a. Regions that have it" in "".join(lines)
     assert "Invalid value for '-g' / '--num-gpus'" in "".join(lines)
     assert "berg.run() has no option 'colour'" in "".join(lines)
     assert "there is no job 'no-such-job'" in lines[-1]

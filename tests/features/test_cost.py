@@ -125,7 +125,7 @@ def test_a_resumed_job_has_what_its_attempts_left_of_its_limit() -> None:
         MaxCost(max_cost=10.0).change(plan)
         Price().change(plan)
         assert plan.seconds == 400 and job.max_seconds == 1000
-        assert plan.rows["Limit"] == "6m (max-cost of the job's record)"
+        assert plan.limit == "6m, then Google deletes the machine (max-cost of the job's record)"
         assert (
             plan.rows["Price"]
             == "$36.00 an hour, at most $4.00 in 6m for each attempt, $10.00 for all"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from berg import BergError, terminal
+from berg import BergError
 from berg import job as jobs
 from berg.feature import Feature
 from berg.features import docker, secrets
@@ -104,7 +104,7 @@ class Gke(Feature):
         plan.rows["Machine"] = f"{number}{what}on a node of {job.machine_type}"
         plan.rows["Image"] = job.image
         plan.rows["Zones"] = f"the cluster {self.place}"
-        plan.rows["Limit"] = f"{terminal.duration(plan.seconds)}, then Kubernetes ends the pod"
+        plan.end = "Kubernetes ends the pod"
         if self.patch:
             parts = [f"{part}.{key}" for part, row in self.patch.items() for key in row]
             plan.rows["Patch"] = ", ".join(parts)
