@@ -407,6 +407,7 @@ def prepare(run: Run, mirror: Mirror) -> None:
     """Bring code and results to this disk, and install; what is there already stays."""
     code.check_out(run.repo, run.bucket, run.job.code)
     machines.gather(run, "come")
+    machines.introduce(run)  # before any is ready: the first one's command may log in at once
     if restored := mirror.restore():
         run.say(f"Restored {restored} files of gs://{run.config.bucket}/berg_results/")
     for folder in (RESULTS / run.job.results, code.ROOT / "data", code.ROOT / "scratch"):
@@ -426,7 +427,6 @@ def prepare(run: Run, mirror: Mirror) -> None:
             raise
         run.say(f"{error}. Go on by hand: berg ssh {run.job.name}")
     machines.gather(run, "ready")
-    machines.introduce(run)
     run.look()
 
 
