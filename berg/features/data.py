@@ -122,7 +122,7 @@ def wanted(text: str, is_mount: bool = False) -> tuple[str, PurePosixPath]:
     scheme = "gs://" if text.startswith("gs://") else ""
     name, _, path = text.removeprefix(scheme).partition(":")
     name = scheme + name.rstrip("/")
-    place = PurePosixPath(path or f"/root/data/{name.rpartition('/')[2]}")
+    place = PurePosixPath(path or f"{ROOT}/data/{name.rpartition('/')[2]}")
     is_ours = any(f"{place}/".startswith(f"{folder}/") for folder in OURS)
     if not place.is_absolute() or {"..", ":"} & {*place.parts} or len(place.parts) < 2:
         raise BergError(f"{text}: {place} is no full path, as in {name}:/mnt/data")
