@@ -254,8 +254,8 @@ def work(facts: Facts) -> Optional[int]:
             worker.terminate()
         ended = worker.wait()
         tries = TRIES if ended == AGAIN else tries - 1
-        if ended == AGAIN:
-            continue
+        if ended == AGAIN or (ended == -signal.SIGTERM and stopping and not knows):
+            continue  # the signal came before that worker listened to it
         if ended in (OVER, CONTINUES, LEAVES, STOPS):
             return ended
         last = errors.read_text(errors="replace").strip().rpartition("\n")[2]

@@ -302,7 +302,7 @@ def end(run: Run, stop: Ending | None) -> Ending | None:
         reason = f"{len(failed)} of {total} rows failed: {which}; the first: {first.reason}"
         ending = Ending(FAILED, reason, first.exit_code)
     else:
-        ending = Ending(SUCCEEDED, f"{len(killed)} rows were killed" if killed else "", 0)
+        ending = Ending(SUCCEEDED, f"{len(killed)} of {total} rows killed" if killed else "", 0)
     machines.delete_lost(run)
     for feature in reversed(run.features):
         ending = feature.ended(run, ending)

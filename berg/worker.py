@@ -627,7 +627,12 @@ def finish(run: Run, mirror: Mirror, ending: Ending) -> Ending:
     save_commits(run)
     number = machines.tick(run) if run.job.machines > 1 else 0
     most = max(run.seconds - 10, 10)
-    missing = mirror.finish(min(ending.seconds, SAVING, most), number, min(ending.seconds, most))
+    missing = {
+        path.replace("\n", "\\n"): reason
+        for path, reason in mirror.finish(
+            min(ending.seconds, SAVING, most), number, min(ending.seconds, most)
+        ).items()
+    }
     for path, reason in [*missing.items()][:20]:
         run.say(f"Not saved as it is: {path or 'the results'}: {reason}")
     run.state.missing = dict([*missing.items()][:100])
