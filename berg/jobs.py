@@ -103,10 +103,7 @@ def find_row(config: Config, name: str) -> State:
         has = f"{len(job.rows)} rows, from {sweep}/0 on" if job.rows else "no rows"
         raise BergError(f"{sweep} has {has}. See: berg show {sweep}")
     state = rows.state_of(job, records.row_states(bucket, sweep), int(number))
-    if not state.is_final and (whole := find(config, sweep)).is_final:
-        reason = f"{sweep} ended {whole.state} before it"
-        return replace(state, state=LOST, reason=reason, times={LOST: whole.changed_at})
-    return state
+    return state if state.is_final else rows.in_truth(state, find(config, sweep))
 
 
 def choose(

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from berg import BergError, machines
 from berg import job as jobs
 from berg.bucket import Bucket, Changed
-from berg.job import FAILED, KILLED, STARTING, SUBMITTED, SUCCEEDED, Job, State
+from berg.job import FAILED, KILLED, LOST, STARTING, SUBMITTED, SUCCEEDED, Job, State
 
 if TYPE_CHECKING:
     from berg.worker import Ending, Run
@@ -189,6 +189,14 @@ def state_of(job: Job, begun: dict[int, tuple[State, int]], number: int) -> Stat
         row.name, user=job.user, results=row.results, id=job.id, created_at=job.created_at,
         times={SUBMITTED: job.created_at},
     )  # fmt: skip
+
+
+def in_truth(row: State, sweep: State) -> State:
+    """A row as it is in truth: LOST, if its sweep ended before it."""
+    if row.is_final or not sweep.is_final:
+        return row
+    reason = f"{sweep.name} ended {sweep.state} before it"
+    return replace(row, state=LOST, reason=reason, times={LOST: sweep.changed_at})
 
 
 def describe(values: Values) -> str:

@@ -10,8 +10,8 @@ from berg import BergError, google, metrics, terminal
 from berg import job as records
 from berg.bucket import THREADS, Bucket
 from berg.config import Config
-from berg.job import SUBMITTED, State
 from berg.metrics import Metrics
+from berg.rows import in_truth, state_of
 
 FORMULA = tuple("=+-@＝＋－＠\t\r\n")  # begin a formula in a spreadsheet
 
@@ -44,22 +44,24 @@ def read(config: Config, name: str) -> tuple[list[Row], list[str]]:
     job = records.read_job(bucket, sweep)
     if not job.rows:
         raise BergError(f"{sweep} is no sweep, but one job. See: berg show {sweep}")
-    states = {number: state for number, (state, _) in records.row_states(bucket, sweep).items()}
+    whole, _ = records.read_state(bucket, sweep)
+    begun = records.row_states(bucket, sweep)
+    states = [in_truth(state_of(job, begun, number), whole) for number in range(len(job.rows))]
 
     def of_row(number: int) -> Metrics:
-        return metrics.of_results(bucket, states[number].results) if number in states else Metrics()
+        is_there = number in begun
+        return metrics.of_results(bucket, states[number].results) if is_there else Metrics()
 
     with (
-        terminal.waiting(f"Reading the metrics of {len(states)} rows"),
+        terminal.waiting(f"Reading the metrics of {len(begun)} rows"),
         google.together(THREADS) as pool,
     ):
-        found = [*pool.map(of_row, range(len(job.rows)))]
-    rows, notes = [], []
-    for number, (params, values) in enumerate(zip(job.rows, found)):
-        state = states.get(number) or State(f"{sweep}/{number}", SUBMITTED)
-        row = Row(state.name, state.state, state.exit_code, state.reason, params, values.last)
-        rows.append(row)
-        notes += [values.note(state.name)] * bool(values.damaged)
+        found = [*pool.map(of_row, range(len(states)))]
+    rows = [
+        Row(state.name, state.state, state.exit_code, state.reason, params, values.last)
+        for state, params, values in zip(states, job.rows, found)
+    ]
+    notes = [values.note(row.name) for row, values in zip(rows, found) if values.damaged]
     return rows, notes
 
 

@@ -383,10 +383,9 @@ def test_a_machine_is_found_told_and_deleted_as_that_of_its_job(cloud: Cloud, fa
         return [each.name for each in gce.machines(of, *asked)]
 
     assert names() == names("bare", "us-central1-b", [job.sha256]) == ["bare"]
-    assert not names("bare", "us-central1-a") and not names("bar") and not names("bare", "gke/x")
-    assert not names("bare", "", ["0" * 64])
     other = replace(config, bucket="another")
-    assert not names(of=other)
+    assert not names("bare", "us-central1-a") and not names("bar") and not names("bare", "gke/x")
+    assert not names("bare", "", ["0" * 64]) and not names(of=other)
     same = gce.machine(config, machine.zone, machine.id)
     assert same and (same.name, same.id, same.labels) == ("bare", machine.id, machine.labels)
     asked = (other, machine.zone, machine.id), (config, "us-central1-a", machine.id)
