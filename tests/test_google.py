@@ -390,8 +390,7 @@ def test_a_machine_is_found_told_and_deleted_as_that_of_its_job(cloud: Cloud, fa
     assert same and (same.name, same.id, same.labels) == ("bare", machine.id, machine.labels)
     asked = (other, machine.zone, machine.id), (config, "us-central1-a", machine.id)
     assert [gce.machine(*each) for each in (*asked, (config, machine.zone, "bare"))] == [None] * 3
-    taken = [gce.name_is_taken(config, name) for name in ("bare", "bar")]
-    assert taken == ["us-central1-b", ""]
+    assert [gce.name_is_taken(config, each) for each in ("bare", "bar")] == ["us-central1-b", ""]
     # images of its disk, one with the name of a family beside
     owner, _, family = config.default_image.rpartition("/")
     copy = {"name": "of-bare"}
