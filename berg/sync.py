@@ -117,7 +117,7 @@ def reached(config: Config, machine: Machine, job: Job, folder: Path) -> Iterato
                     ) from None
                 time.sleep(2)
         listed = f"git ls-tree -r -z --name-only {shlex.quote(commit)}"
-        names = found.remote(f"{listed}; cat .git/berg-pushed 2>/dev/null || true")
+        names = found.remote(f"cat .git/berg-pushed 2>/dev/null || {listed}")
         found.known = {os.fsdecode(name) for name in names.split(b"\0") if name}
         yield found
     finally:
@@ -138,8 +138,7 @@ def push(root: Path, files: dict[str, Stamp], checkout: Checkout) -> list[str]:
         checkout.known -= inner
         return sorted(inner) + push(root, files, checkout)
     # Before they are sent: if the connection breaks, it is known that they come from here.
-    pushed = joined(sorted(checkout.known | files.keys()))
-    checkout.remote("cat >.git/berg-pushed.new && mv .git/berg-pushed.new .git/berg-pushed", pushed)
+    note(checkout, checkout.known | files.keys())
     words = [
         *RSYNC,
         "--rsh",
@@ -155,12 +154,20 @@ def push(root: Path, files: dict[str, Stamp], checkout: Checkout) -> list[str]:
         raise Away(last_line(done.stderr))
     if done.returncode == PARTIAL:
         terminal.warn(f"{checkout.machine.name}: {done.stderr.decode(errors='replace').strip()}")
-    checkout.known = (checkout.known | files.keys()) - {*gone}
+    if gone:  # what somebody makes there under such a name later is theirs
+        note(checkout, checkout.known - {*gone})
     checkout.has = dict(files)
     rows = [row.partition(" ") for row in done.stdout.decode(errors="replace").splitlines()]
     sent = [path for verb, _, path in rows if verb in ("send", "del.") and not path.endswith("/")]
     empty(checkout, above)
     return sent
+
+
+def note(checkout: Checkout, known: set[str]) -> None:
+    """Keep, here and there, which names come from here: such a file goes when it is deleted here."""
+    checkout.known = known
+    command = "cat >.git/berg-pushed.new && mv .git/berg-pushed.new .git/berg-pushed"
+    checkout.remote(command, joined(sorted(known)))
 
 
 def empty(checkout: Checkout, folders: set[str]) -> None:

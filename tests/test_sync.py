@@ -93,11 +93,15 @@ def test_another_laptop_is_let_in_and_sends_whatever_files(
     (project / "becomes").write_text("a file\n")
     (project / "link").unlink()
     (project / "run").unlink()
+    (project / "old/a.py").unlink()
     write(project, {"link/inside": "in a folder\n"})
     berg("sync", box, "--once")
     assert berg("ssh", box, "--", "cat becomes link/inside; ls own run") == (
         "a file\nin a folder\nown\n"
     )
+    berg("ssh", box, "--", "mkdir -p old; echo theirs | tee run old/a.py")
+    berg("sync", box, "--once")  # what somebody makes there later stays
+    assert berg("ssh", box, "--", "cat run old/a.py") == "theirs\ntheirs\n"
 
 
 def test_a_login_works_with_os_login_and_takes_no_other_host_key(

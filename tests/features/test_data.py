@@ -194,59 +194,6 @@ def test_which_files_are_data(tmp_path: Path) -> None:
     assert data.walk(folder / "a", "data/x/", False) == ({"data/x/a": folder / "a"}, {})
 
 
-def test_a_data_set_is_listed_and_deleted_as_was_asked(
-    cloud: Cloud, tmp_path: Path, project: Path
-) -> None:
-    write(tmp_path / "set", {"a": "one\n", "b": "b" * 1200})
-    push = ["data", "push", str(tmp_path / "set"), "listed"]
-    done = cloud.run(*push)
-    address = f"gs://{cloud.config.bucket}/data/listed/"
-    assert done.out == f"{address}\n" and "Sent 2 of 2 files, 1.2 kB" in done.err, done.err
-    (tmp_path / "set/b").unlink()
-    said = json.loads(cloud.run(*push, "--json").out)
-    assert (said["data"], said["files"], said["sent"]) == (address, 1, 0)
-    done = cloud.run(*push)
-    assert "has 1 files that are not in" in done.err and cloud.read("data/listed/b"), done.err
-    cloud.fails(*push, "--delete", says="-y")
-    assert cloud.read("data/listed/b")
-    sets = {row["name"]: row for row in json.loads(cloud.run("data", "ls", "--json").out)}
-    assert (sets["listed"]["files"], sets["listed"]["bytes"]) == (2, 1204)
-    assert cloud.run("data", "ls", "listed").out.split() == [
-        "BYTES",
-        "PATH",
-        "4",
-        "a",
-        "1,200",
-        "b",
-    ]
-    rows = json.loads(cloud.run("data", "ls", "listed", "--json").out)
-    assert rows == [{"path": "a", "bytes": 4}, {"path": "b", "bytes": 1200}]
-    (line,) = [row for row in cloud.run("data", "ls").out.splitlines() if row.startswith("listed ")]
-    assert line.split()[1:4] == ["2", "1.2", "kB"], line
-    done = cloud.run("data", "pull", "listed", str(tmp_path / "back"), "--json")
-    assert json.loads(done.out) == {"folder": str(tmp_path / "back"), "files": 2, "fetched": 2}
-    (tmp_path / "back/a").write_text("mine")
-    cloud.bucket.write("data/listed/a", b"two\n")
-    done = cloud.run("data", "pull", "listed", str(tmp_path / "back"))
-    assert "your version is now a.~1~" in done.err and "1 of 2 files new" in done.err, done.err
-    plan = ["run", "-g", "0", "--dry-run", "--data", "listed", "true"]
-    done = cloud.run(*plan, cwd=project)
-    assert "listed: 2 files, 1.2 kB, at /root/data/listed\n" in done.out, done.out
-    larger = "the disk 10. Give a larger one: --disk-gb"
-    cloud.fails(*plan, "--disk-gb", "10", says=larger, cwd=project)
-    cloud.fails("data", "rm", "listed", says="2 files, 1.2 kB?")
-    assert cloud.read("data/listed/a")
-    assert cloud.run("data", "rm", "listed", "-y").code == 0 and not cloud.names("data/listed/")
-    (tmp_path / "empty").mkdir()
-    for words, says in [
-        (["rm", "listed", "-y"], "there is nothing in"),
-        (["push", str(tmp_path / "none"), "listed"], "does not exist"),
-        (["push", str(tmp_path / "empty"), "listed"], "no files to send"),
-        (["ls", "gs://bucket"], "names no folder"),
-    ]:
-        cloud.fails("data", *words, says=says)
-
-
 def test_a_machine_downloads_what_it_lacks_and_no_file_elsewhere(
     cloud: Cloud, tmp_path: Path
 ) -> None:
