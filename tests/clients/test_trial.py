@@ -45,7 +45,7 @@ def test_what_is_unexpected_is_in_a_file_without_names(
     assert done.code == 1 and "not all is as promised" in done.err, done.err
     told = json.loads(done.out)
     step, reap = told["results"]
-    assert not step["is_good"] and reap["is_good"], told
+    assert not step["is_good"] and "10.1.2.3 are refused" in step["saw"] and reap["is_good"], told
     text = Path(told["file"]).read_text()
     assert "PROJECT and ADDRESS are refused" in text and cloud.config.project not in text
     assert '"--max-hours"' in text and left(cloud) == []
