@@ -86,8 +86,10 @@ class Trial:
         if ran.returncode != code:
             said = {"out": ran.stdout[-SHOWN:], "err": ran.stderr[-SHOWN:]}
             self.answers.append({"command": ["berg", *words], "code": ran.returncode, **said})
-            last = next(iter(ran.stderr.strip().splitlines()[-1:]), "no words")
-            raise Unexpected(f"berg {words[0]} exits with {ran.returncode}, not {code}: {last}")
+            lines = ran.stderr.strip().splitlines()
+            errors = [at for at, line in enumerate(lines) if line.startswith("Error: ")]
+            why = " ".join(lines[max(errors, default=-1) :]) or "no words"
+            raise Unexpected(f"berg {words[0]} exits with {ran.returncode}, not {code}: {why}")
         return ran.stdout
 
     def submit(self, name: str, *words: str, **env: Any) -> None:
