@@ -42,10 +42,16 @@ def writer_of(log: str) -> str:
     return log.rpartition("/")[2].split(".")[0]
 
 
+def speaker_of(log: str, name: str) -> str:
+    """Whose lines a log of a job has: a row's, in the logs of its sweep, or a machine's."""
+    row = log.removeprefix(log_prefix(name)).rpartition("/")[0]
+    return f"{name}/{row}" if row else writer_of(log)
+
+
 def lines(
     bucket: Bucket, name: str, read: dict[str, int], is_whole: bool, machine: str = ""
 ) -> Iterator[str]:
-    """Complete lines, with the machine in front of them where there are several."""
+    """Complete lines, with the row or the machine in front of them where there are several."""
     for log, content in pieces(bucket, name, read, machine):
         found = content.decode(errors="replace").split("\n")
         rest = found.pop()
@@ -53,8 +59,9 @@ def lines(
             found.append(rest)
         elif rest:
             read[log] -= len(content) - content.rfind(b"\n") - 1
-        is_one_of_many = len({*map(writer_of, read)}) > 1
-        yield from (f"{writer_of(log)}: {line}" if is_one_of_many else line for line in found)
+        is_one_of_many = len({speaker_of(each, name) for each in read}) > 1
+        speaker = f"{speaker_of(log, name)}: " * is_one_of_many
+        yield from (speaker + line for line in found)
 
 
 def last_lines(bucket: Bucket, name: str, count: int) -> list[str]:
