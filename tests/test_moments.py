@@ -415,7 +415,11 @@ def test_of_a_log_only_what_is_new_is_sent(
     assert (to / "out.log").read_text() == "line\n" * 400
     path.write_text("anew\n" * 500)
     assert mirror.sync() and cloud.read(after.name) == path.read_bytes()
-    assert mirror.finish(5) == {} and cloud.read(after.name) == path.read_bytes()
+    cloud.bucket.write(after.name, b"of somebody else")
+    with path.open("a") as file:
+        file.write("last\n")
+    missing = mirror.finish(5)
+    assert missing["grows/out.log"].endswith("which this machine did not write"), missing
 
 
 def test_recent_moments_stay_with_what_they_list(cloud: Cloud, tmp_path: Path) -> None:
