@@ -26,6 +26,7 @@ VARIES = {
     r"/\S*bin/(?=git|ssh|rsync)": "",
     r"/\S*uv venv .*": "uv venv",
     r"\b\d{1,3}s\b *|\b\d{5}d\b": "SOON ",
+    r'(?<="id": ")[0-9a-f]{16}(?=")': "HASH",
     r"\b\d{15,}\b": "NUMBER",
     r"((?<=-)[0-9a-f]{10}|\b[0-9a-f]{16,64})\b": "HASH",
 }
