@@ -743,7 +743,10 @@ def test_a_port_that_is_in_use_is_another_one():
         ),
         (['{"loss": true, "acc": 1e400, "x": null, "y": 1e300}'], {}),
         (['{"global_step": 3, "step": 2, "loss": 1}'], {"loss": [(2, 1, 0)]}),
-        (['{"iteration": 4, "iter": 2, "timestamp": 60, "wall_time": 50, "loss": 1}'], {"loss": [(4, 1, 60)]}),
+        (
+            ['{"iteration": 4, "iter": 2, "timestamp": 60, "wall_time": 50, "loss": 1}'],
+            {"loss": [(4, 1, 60)]},
+        ),
     ],
 )
 def test_metrics_have_their_step_and_time(lines, series):
