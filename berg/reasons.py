@@ -9,8 +9,8 @@ import re
 MOST = 300  # characters
 LAST = 80  # lines at the end of a command's output that are looked at
 COLOR = re.compile(r"\x1b\[[0-9;:]*[A-Za-z]")
-# Of torchrun, mpirun and Ray: [rank0]: …, [1,0]<stderr>: …, (main pid=12) …
-PREFIX = re.compile(r"(\[(rank|default)?\d+(,\d+)?\](<\w+>)?:? ?|\(\S+ pid=\d+[^)]*\) )")
+# Of torchrun, mpirun and Ray: [rank0]: …, [1,0]<stderr>: …, (main pid=12) …; of Python in a group of exceptions.
+PREFIX = re.compile(r"(\[(rank|default)?\d+(,\d+)?\](<\w+>)?:? ?|\(\S+ pid=\d+[^)]*\) | +\| )")
 TRACEBACK = "Traceback (most recent call last):"
 ERROR = re.compile(
     r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)(:|$)"

@@ -513,7 +513,11 @@ def test_the_kernels_counters_are_of_this_machine():
     if not [name for name in names[2:] if not name.startswith(usage.VIRTUAL)]:
         assert found["received"] == found["sent"] == 0
     lines = {line.split(":")[0]: line.split()[1] for line in open("/proc/meminfo")}
-    assert found["memory_total"] == int(lines["MemTotal"]) * 1024
+    assert found["memory_total"] == int(lines["MemTotal"]) * 1024 and bool(found["sent"]) == any(
+        int(line.split()[-8])
+        for line in [*open("/proc/net/dev")][2:]
+        if not line.strip().startswith(usage.VIRTUAL)
+    )
 
 
 def test_a_line_of_top_is_the_last_half_hour():
@@ -737,7 +741,12 @@ def test_a_port_that_is_in_use_is_another_one():
             ['{"step": "x", "wall_time": 80, "b": 1, "a": 2}'],
             {"a": [(0, 2, 80)], "b": [(0, 1, 80)]},
         ),
-        (['{"loss": true, "acc": 1e400, "x": null}'], {}),
+        (['{"loss": true, "acc": 1e400, "x": null, "y": 1e300}'], {}),
+        (['{"global_step": 3, "step": 2, "loss": 1}'], {"loss": [(2, 1, 0)]}),
+        (
+            ['{"iteration": 4, "iter": 2, "timestamp": 60, "wall_time": 50, "loss": 1}'],
+            {"loss": [(4, 1, 60)]},
+        ),
     ],
 )
 def test_metrics_have_their_step_and_time(lines, series):
@@ -751,7 +760,7 @@ def test_values_are_short_and_damage_is_said():
     ]  # fmt: skip
     notes = [metrics.Metrics(damaged=count).note("j") for count in (0, 1, 2)]
     assert notes[0] == "" and notes[1].startswith("1 line of j's") and "2 lines of" in notes[2]
-    assert metrics.parse(b"{half\r\n{half").damaged == 1
+    assert metrics.parse(b"{half\r\n{half").damaged == metrics.parse(b"{half\rx").damaged == 1
     odd = {"a": float("-inf"), "b": "nan", "c": float("nan"), "d": 1}
     assert metrics.finite(odd) == {"a": None, "b": "nan", "c": None, "d": 1}
 

@@ -40,6 +40,7 @@ from berg.worker import Ending, Facts, NotMine, Run
 COMMANDS = """
 import json, os, subprocess, sys, time
 from pathlib import Path
+import berg.command
 from berg.command import Command
 
 folder, said = Path(sys.argv[1]), {}
@@ -69,6 +70,9 @@ said["is killed"] = end()
 start("for n in 1 2; do setsid bash -c 'trap \\"echo late >late$0; exit\\" TERM; touch up$0; while :; do sleep 0.05; done' $n & "
       "done; until [ -e up1 -a -e up2 ]; do sleep 0.02; done", "up1", "up2")
 said["leaves two"] = end()
+berg.command.LEFTOVER_GRACE = 0.2
+start("(trap '' TERM; touch stays; exec sleep 100) & until [ -e stays ]; do sleep 0.02; done; exit 4", "stays")
+said["leaves one that stays"] = end()
 (folder / "inner").write_text(
     "trap 'echo >>heard' TERM; exec 5>written 6<read; touch ready; until [ -e over ]; do sleep 0.05; done"
 )
@@ -112,6 +116,7 @@ def test_processes_of_a_command_end_together_and_only_they(tmp_path: Path, more:
     assert said == {
         "fails": [7, 0, []], "is killed": [137, 0, []], "stopped": True, "heard": 1,
         "cut": [True, False], "cut of the next": 0, "own": None, "group": False,
+        "leaves one that stays": [4, 1, []],
     }  # fmt: skip
     assert (tmp_path / "log").read_text().startswith(f"{tmp_path}\nown\nwrong\n")
 
@@ -336,6 +341,7 @@ def boots(google: Google, root: Path, codes: str) -> dict[str, Any]:
         ("1 1 78 1 1 75", OWN, "", 4),  # an attempt that begins has its tries
         ("1 1 raise", GROUP, "worker died 3 times: ValueError: oh no", 3),
         ("1 1 killed", GROUP, "worker died 3 times: it was killed", 3),
+        ("78 1 1 raise", GROUP, "worker died 3 times: ValueError: oh no", 3),
     ],
 )
 def test_a_worker_that_dies_begins_again_and_its_end_is_that_of_the_machine(

@@ -60,6 +60,18 @@ MPI = (
          "subprocess.CalledProcessError: Command 'x' returned 1"),
         ("ValueError: why\nsubprocess.CalledProcessError: Command 'x' returned 1\n", "ValueError: why"),
         ("  last line  \n\n", "last line"),
+        ("ls: x: Permission denied\nbye\n", "ls: x: Permission denied"),
+        ("sh: 1: x: not found\nnot found by me\n", "sh: 1: x: not found"),
+        ("sh: line 1: 12 Aborted python3 x\nbye\n", "sh: line 1: 12 Aborted python3 x"),
+        ("SystemExit: 3\nbye\n", "SystemExit: 3"),
+        ("fatal: not a git repository\nbye\n", "fatal: not a git repository"),
+        (f"{TRACE}RuntimeError: Error(s) for Net:\n\tMissing key(s): fc\n\tand more\n",
+         "RuntimeError: Error(s) for Net: Missing key(s): fc"),
+        (f"  + Exception Group {TRACE[:36]}  |   File \"x.py\"\n  | ExceptionGroup: two (1 sub-exception)\n"
+         "  +-+---------------- 1 ----------------\n    | ValueError: of a task\n"
+         "    +------------------------------------\n", "ValueError: of a task"),
+        (f"ValueError: in a process\n{TRACE}torch.ProcessRaisedException: one\n",
+         "ValueError: in a process"),
     ],
 )  # fmt: skip
 def test_the_reason_of_a_failed_command(output: str, says: str) -> None:
@@ -87,6 +99,7 @@ def test_the_reason_of_a_failed_command(output: str, says: str) -> None:
         ("\x1b[31merror\x1b[0m: Failed\n  Caused by: it\n  Caused by: broke\nhint: no\n",
          "Failed Caused by: it Caused by: broke"),
         ("error: Failed\n├─▶ one\n╰─▶ two\n\nnot of it\n", "Failed one two"),
+        ("error: Failed\n├─▶ one\nerror: another\n", "Failed one"),
         ("error: a" + "b" * 400 + "\nCaused by: c" + "d" * 400 + "\n",
          "a" + "b" * 149 + " … " + "d" * 150),
         ("ERROR: Could not build.\nx.c:1: fatal error: y.h: none\nbuild: not found\n",
