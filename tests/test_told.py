@@ -27,6 +27,7 @@ VARIES = {
     r"/\S*uv venv .*": "uv venv",
     r"\b\d{1,3}s\b *|\b\d{5}d\b": "SOON ",
     r"\b\d{15,}\b": "NUMBER",
+    r"(?<=\) in )\d+\.\d s": "SOON",
     r"((?<=-)[0-9a-f]{10}|\b[0-9a-f]{16,64})\b": "HASH",
 }
 # What is said of whatever takes a moment.
