@@ -307,10 +307,19 @@ ZONES = ["us-central1-a", "us-central1-b", "us-east1-b"]
 @pytest.mark.parametrize(
     ("error", "tried", "says"),
     [
-        *((OperationFailed(code, "m"), ZONES, "out of stock") for code in sorted(gce.NO_ROOM)),
+        *(
+            (OperationFailed(code, "m"), ZONES, "out of stock")
+            for code in (
+                "ZONE_RESOURCE_POOL_EXHAUSTED",
+                "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS",
+                "insufficientCapacity",
+                "UNSUPPORTED_OPERATION",
+                "RESOURCE_NOT_READY",
+            )
+        ),
         *(
             (GoogleError(403, code, "m."), ZONES[::2], "m. Raise the quota: https://")
-            for code in gce.NO_QUOTA
+            for code in ("QUOTA_EXCEEDED", "quotaExceeded")
         ),
         (GoogleError(409, "alreadyExists", "It is there"), ZONES[:1], "Choose another name: -n"),
         (GoogleError(400, "invalid", "Wrong."), ZONES[:1], "us-central1-a: Wrong.\n"),
