@@ -31,7 +31,9 @@ VARIES = {
     r"((?<=-)[0-9a-f]{10}|\b[0-9a-f]{16,64})\b": "HASH",
 }
 # What is said of whatever takes a moment.
-WAITS = r"(?m)^(Asking Google( for prices)?|(Comparing|Looking|Reading|Sending the|Waiting) [^.:\n]*"
+WAITS = (
+    r"(?m)^(Asking Google( for prices)?|(Comparing|Looking|Reading|Sending the|Waiting) [^.:\n]*"
+)
 WAITS += r"|\S+ (SUBMITTED|STARTING|INSTALLING|RUNNING|UPLOADING)( .*)?)\n"
 
 
