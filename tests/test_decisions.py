@@ -612,9 +612,11 @@ def test_metrics_become_scalars_once(tmp_path):
     (file,) = tmp_path.glob("events*")
     first = [("acc", 300, pytest.approx(3e38)), ("loss", 1, 0.5), ("loss", 300, 0.25)]
     assert events(file) == first
-    source.write_text(source.read_text() + '{"step": -4, "loss": 2}\n')
+    source.write_text(source.read_text() + '{"step": -4, "loss": 2, "time": 1700000000}\n')
     tensorboard.convert(source, made)
-    assert [*tmp_path.glob("events*")] == [file] and events(file) == [*first, ("loss", 0, 2.0)]
+    assert [*tmp_path.glob("events*")] == [file] and (
+        events(file) == [*first, ("loss", 0, 2.0)] and struct.pack("<d", 1.7e9) in file.read_bytes()
+    )
     source.write_text('{"step": 7, "loss": 8}\n')  # begun anew
     tensorboard.convert(source, made)
     (other,) = tmp_path.glob("events*")

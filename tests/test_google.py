@@ -255,7 +255,9 @@ def test_an_image_is_found_by_its_family_and_by_its_name(cloud: Cloud) -> None:
         ("a2-highgpu-1g", "pd-balanced", None), ("a3-highgpu-8g", "pd-balanced", "GVNIC"),
         ("a3-ultragpu-8g", "hyperdisk-balanced", "GVNIC"), ("c4-standard-8", "hyperdisk-balanced", None),
         ("a4-highgpu-8g", "hyperdisk-balanced", "GVNIC"), ("g4-standard-48", "hyperdisk-balanced", "GVNIC"),
-        ("n4-standard-8", "hyperdisk-balanced", None),
+        ("n4-standard-8", "hyperdisk-balanced", None), ("h4d-standard-192", "hyperdisk-balanced", None),
+        ("m4-megamem-28", "hyperdisk-balanced", None), ("x4-megamem-960-metal", "hyperdisk-balanced", None),
+        ("a3-megagpu-8g", "pd-balanced", "GVNIC"), ("c3-standard-4", "pd-balanced", None),
     ],
 )  # fmt: skip
 def test_a_machine_has_a_disk_and_a_network_interface_that_it_takes(
@@ -269,7 +271,9 @@ def test_a_machine_has_a_disk_and_a_network_interface_that_it_takes(
 def test_google_restarts_no_machine_and_knows_whose_it_is() -> None:
     config = Config(bucket="Some.bucket_" + "x" * 70, network="inner")
     made = gce.body(config, Job("j", "true", "r", {}, "j", user="ada"), Shape("e2-medium"), 10)
-    assert made["scheduling"]["automaticRestart"] is False
+    assert made["scheduling"]["automaticRestart"] is False and (
+        made["networkInterfaces"][0]["network"] == "global/networks/inner"
+    )
     label = gce.bucket_label(config)
     assert label.startswith("-ome-bucket_x") and len(label) == 63
     labels = {"berg": "1", "berg-bucket": label, "berg-job": "j", "berg-user": "ada"}
@@ -303,10 +307,19 @@ ZONES = ["us-central1-a", "us-central1-b", "us-east1-b"]
 @pytest.mark.parametrize(
     ("error", "tried", "says"),
     [
-        *((OperationFailed(code, "m"), ZONES, "out of stock") for code in sorted(gce.NO_ROOM)),
+        *(
+            (OperationFailed(code, "m"), ZONES, "out of stock")
+            for code in (
+                "ZONE_RESOURCE_POOL_EXHAUSTED",
+                "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS",
+                "insufficientCapacity",
+                "UNSUPPORTED_OPERATION",
+                "RESOURCE_NOT_READY",
+            )
+        ),
         *(
             (GoogleError(403, code, "m."), ZONES[::2], "m. Raise the quota: https://")
-            for code in gce.NO_QUOTA
+            for code in ("QUOTA_EXCEEDED", "quotaExceeded")
         ),
         (GoogleError(409, "alreadyExists", "It is there"), ZONES[:1], "Choose another name: -n"),
         (GoogleError(400, "invalid", "Wrong."), ZONES[:1], "us-central1-a: Wrong.\n"),

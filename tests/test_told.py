@@ -28,10 +28,13 @@ VARIES = {
     r"\b\d{1,3}s\b *|\b\d{5}d\b": "SOON ",
     r'(?<="id": ")[0-9a-f]{16}(?=")': "HASH",
     r"\b\d{15,}\b": "NUMBER",
+    r"(?<=\) in )\d+\.\d s": "SOON",
     r"((?<=-)[0-9a-f]{10}|\b[0-9a-f]{16,64})\b": "HASH",
 }
 # What is said of whatever takes a moment.
-WAITS = r"(?m)^(Asking Google|(Comparing|Looking|Reading|Sending the|Waiting) [^.:\n]*"
+WAITS = (
+    r"(?m)^(Asking Google( for prices)?|(Comparing|Looking|Reading|Sending the|Waiting) [^.:\n]*"
+)
 WAITS += r"|\S+ (SUBMITTED|STARTING|INSTALLING|RUNNING|UPLOADING)( .*)?)\n"
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 import click
 
-from berg import google, jobs, terminal, usage
+from berg import gce, google, jobs, terminal, usage
 from berg.bucket import Bucket
 from berg.config import Config
 from berg.options import complete_names
@@ -78,7 +78,7 @@ def look(config: Config, name: str) -> list[Row]:
     rows = []
     for (job, state), samples in zip(states.items(), found):
         on = {machine.name for machine in machines if machine.job == job}
-        for machine in sorted(on or samples):
+        for machine in sorted(on or samples, key=gce.order):
             last = samples.get(machine, [])
             since = last[-1]["time"] - SHOWN if last else 0
             rows.append(Row(machine, job, state, [row for row in last if row["time"] > since]))

@@ -47,7 +47,10 @@ def test_machines_that_are_on_are_ones_own_or_of_a_job(cloud: Cloud) -> None:
     ]  # fmt: skip
     out = cloud.run("top", **mine).out
     assert out.splitlines()[0].split()[-3:] == ["LAST", "HALF", "HOUR"] and "350 W" not in out
-    assert "RUNNING: no sample yet" in out
+    assert "RUNNING: no sample yet" in out and (
+        f"{gce.machines(cloud.config, 'tops')[0].inner_address}\n"
+        == cloud.run("show", "tops", "--ip").out
+    )
     out = cloud.run("top", "tops").out
     assert "350 W 61 °C" in out and "tops-0" not in out and "tops-1" in out
     put(cloud, "topped", user="watcher")
