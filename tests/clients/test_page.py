@@ -293,7 +293,7 @@ def test_files_of_the_page_are_of_the_jobs_that_are_named(cloud: Cloud, tmp_path
     files = {str(each.relative_to(out)) for each in out.rglob("*") if each.is_file()}
     assert {name for name in files if name.startswith(("file/", "text/"))} == {
         "file/e-one/a.svg.txt", "file/e-one/b.html.txt", "file/e-one/sub/b.txt", "file/e-sweep/0/c",
-        "text/e-one.txt", "text/e-sweep.txt", "text/e-sweep/0.txt",
+        "text/e-one.txt", "text/e-sweep.txt", "text/e-sweep/0.txt", "text/e-sweep/1.txt",
     }  # fmt: skip
     assert (out / "text/e-one.txt").read_bytes() == b"\x1b[1mall\n"
     answers = json.loads((out / "data.js").read_text().removeprefix("window.exported = "))
