@@ -299,6 +299,7 @@ def test_files_of_the_page_are_of_the_jobs_that_are_named(cloud: Cloud, tmp_path
     answers = json.loads((out / "data.js").read_text().removeprefix("window.exported = "))
     assert [row["name"] for row in answers["jobs"]] == ["e-one", "e-sweep"]
     keys = {"site", "jobs", "job/e-one", "log/e-one", "job/e-sweep", "log/e-sweep", "sweep/e-sweep"}
-    assert {*answers} == keys | {"job/e-sweep%2F0", "log/e-sweep%2F0"}
+    of_rows = {f"{what}/e-sweep%2F{row}" for what in ("job", "log") for row in (0, 1)}
+    assert {*answers} == keys | of_rows
     assert not answers["site"]["live"]
     assert '<script src="data.js"></script>' in (out / "index.html").read_text()
