@@ -11,7 +11,7 @@ from berg import gce, google
 from berg import job as jobs
 from berg.job import Job, State
 
-CODE = {"head": "", "commit": "", "changed": []}
+CODE, MACHINE = {"head": "", "commit": "", "changed": []}, "the id of its machine"
 
 
 def put(
@@ -40,7 +40,7 @@ def put(
         name, outcome, user, results=folder, created_at=submitted, times=times, id=made.id
     )
     for key, value in {"is_devbox": made.is_devbox, **values}.items():
-        setattr(state, key, value)
+        setattr(state, key, value if value != MACHINE else gce.machines(cloud.config, name)[0].id)
     cloud.bucket.write(jobs.job_path(name), made.content())
     cloud.bucket.write(jobs.state_path(name), state.content(), about=state.about())
     for path, content in (results or {}).items():

@@ -254,20 +254,24 @@ def test_what_was_not_saved_stays_on_the_host(
         assert ("stays on host" in (run.log.read_text() if run.log.exists() else "")) == is_kept
 
 
-def test_the_wait_begins_again_when_a_guest_has_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("left", "waits"), [(9000, True), (keep.LEAST + 2, False)])
+def test_the_wait_begins_again_when_a_guest_has_left_and_ends_before_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int, waits: bool
 ) -> None:
     for name, path in (("GUESTS", "jobs"), ("OPEN", "jobs/open"), ("DOOR", "jobs/door")):
         monkeypatch.setattr(boot, name, tmp_path / path)
     monkeypatch.setattr(boot, "HOST", "127.0.0.1:1")
     guest, began = boot.locked(tmp_path / "jobs/guest/lock"), time.monotonic()
     assert boot.guests() == {"guest": 0}
-    run = run_of(None, tmp_path, job_of("host", max_seconds=9000))
+    run = run_of(None, tmp_path, job_of("host", max_seconds=left))
     waiting = threading.Thread(target=keep.wait, args=(run, 5, None))
     waiting.start()
-    until(lambda: time.monotonic() > began + 6)  # longer than it would have waited
+    # Longer than it would have waited.
+    until(
+        lambda: time.monotonic() > began + 6 if waits else not waiting.is_alive(), keep.LEAST - 15
+    )
     guest.close()
     waiting.join(2.5)
-    assert waiting.is_alive()
+    assert waiting.is_alive() == waits
     waiting.join(100)
     assert not waiting.is_alive()
