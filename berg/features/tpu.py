@@ -41,7 +41,13 @@ CUBES = ("2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16"
 SMALL = {"1": "1x1", "4": "2x2", "8": "2x4"}  # numbers of chips that can mean nothing else
 EIGHT = "ct6e-standard-8t"  # eight chips of one machine, of which no zone had any in 2026-07
 # Other options, by field, that say what the machines are; and those of features that TPUs do not have.
-OTHERS = ("gpus", "gpu_type", "cpus", "machine_type", "machines")
+OTHERS = {
+    "gpus": "-g",
+    "gpu_type": "-t",
+    "cpus": "-c",
+    "machine_type": "--machine-type",
+    "machines": "-m",
+}
 WITHOUT = {"Flex": ("queue_timeout", "wait_for_capacity"), "Ssd": ("local_ssd",)}
 TYPES = ("ct", "tpu")  # beginnings of machine types
 COMING = 1500  # seconds; Google may take 12 minutes to say that there is no room
@@ -158,9 +164,9 @@ class Tpu(Feature):
     def choose(self, config: Config, spec: Spec) -> None:
         wanted = parse(self.tpu)
         if given := [name for name in OTHERS if set_by(name) == "command line"]:
-            flag = given[0].replace("_", "-")
+            flag = OTHERS[given[0]]
             raise BergError(
-                f"--tpu {self.tpu} says what the machines are, and how many. Leave out --{flag}"
+                f"--tpu {self.tpu} says what the machines are, and how many. Leave out {flag}"
             )
         if (spec.grid or spec.tasks) and wanted.hosts > 1:
             raise BergError(
