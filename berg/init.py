@@ -208,7 +208,11 @@ def look_at_account(settings: Config) -> str:
     try:
         held = ask(settings, "POST", "iam", path, {"permissions": [ACT_AS]}).get("permissions")
     except GoogleError as error:
-        if error.status not in (403, 404) or google.lacks_quota_project(error):
+        if (
+            error.status not in (403, 404)
+            or "it is disabled" in error.message  # the API
+            or google.lacks_quota_project(error)
+        ):
             raise
         raise Lack(f"there is no account {email}", "berg init") from None
     if not held:
