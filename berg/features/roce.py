@@ -175,7 +175,7 @@ def make_networks(config: Config, zone: str) -> None:
         except GoogleError as error:
             if error.status == 403:
                 raise BergError(
-                    f"you may not make the networks for RoCE: {error.message}. Ask for the roles Compute "
+                    f"you may not make the networks for RoCE: {error.message.rstrip('.')}. Ask for the roles Compute "
                     f"Network Admin and Compute Security Admin, or run with --network {TCP}"
                 ) from None
             is_early = error.reason == "resourceNotReady" or "conflicts" in error.message

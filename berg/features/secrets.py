@@ -183,7 +183,7 @@ def store(config: Config, job: Job, name: str, values: Values) -> None:
         if error.status != 403:
             raise
         raise BergError(
-            f"Google does not let you keep secrets: {error.message}. Ask an owner of "
+            f"Google does not let you keep secrets: {error.message.rstrip('.')}. Ask an owner of "
             f"{config.project} for roles/secretmanager.admin, or leave the secrets out"
         ) from None
 
