@@ -139,6 +139,7 @@ def command(*flags: str) -> click.Command:
     @click.option("--env-file")
     @click.option("--tasks")
     @click.option("--pod-patch")
+    @click.option("--resume")
     def run(**_: Any) -> None: ...
 
     return run
@@ -171,7 +172,7 @@ def test_defaults_are_of_the_file_the_repository_and_the_environment(
     assert "max_hours" not in options.defaults(folder, command())
 
 
-FORBIDDEN = ["yes", "y", "name", "n", "env-file", "tasks", "pod_patch", "what"]
+FORBIDDEN = ["yes", "y", "name", "n", "env-file", "tasks", "pod_patch", "resume", "what"]
 
 
 @pytest.mark.parametrize(
@@ -518,10 +519,18 @@ def test_what_a_user_or_an_account_may_not_do_is_named(
         (
             init.look_at_rights,
             config,
-            "you lack compute.instances.create, compute.instances.delete",
+            "you lack compute.instances.create, compute.instances.delete, compute.instances.get, compute.instances.list, "
+            "compute.instances.setLabels, compute.instances.setMetadata, compute.instances.setServiceAccount, "
+            "compute.instances.start, compute.instances.stop, compute.instances.getGuestAttributes, compute.disks.create, "
+            "compute.instanceTemplates.create, compute.instanceGroupManagers.create$",
         ),
         (init.look_at_account, config, "you may not start machines that act as berg-worker@"),
-        (init.look_at_bucket, config, "you lack storage.objects.create, storage.objects.delete"),
+        (
+            init.look_at_bucket,
+            config,
+            "you lack storage.objects.create, storage.objects.delete, storage.objects.get, storage.objects.list, "
+            "storage.objects.update on gs",
+        ),
         (init.look_at_project, replace(config, project="other"), "there is no project 'other'"),
     ):
         with pytest.raises(Lack, match=says):
