@@ -108,7 +108,7 @@ def test_a_service_gets_the_fields_that_it_takes(host: str, body: dict[str, str]
 def test_a_webhook_is_asked_again_while_it_is_busy(
     hook: Webhook, monkeypatch: pytest.MonkeyPatch, answers: list[int], asked: int, says: str
 ) -> None:
-    monkeypatch.setattr(notify, "PAUSES", (0, 0, 0))
+    monkeypatch.setattr(notify, "PAUSES", (0,) * len(notify.PAUSES))
     hook.answers = answers
     assert notify.post(hook.url, "done", {"job": "a"}) == says
     assert hook.told == [(f"/services/{hook.secret}", {"text": "done", "job": "a"})] * asked
