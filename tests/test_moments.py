@@ -580,7 +580,7 @@ def test_a_pass_that_is_given_up_leaves_the_last_one_its_time(
 def test_the_last_results_have_time_as_long_as_bytes_are_sent(cloud: Cloud, tmp_path: Path) -> None:
     mirror, own = mirrored(cloud, tmp_path, "takes-long")
     mirror.on_bytes = lambda _: time.sleep(0.4)
-    (own / "model").write_bytes(bytes(8 << 20))
+    (own / "model").write_bytes(bytes(64 << 20))
     assert mirror.finish(1, 0, 60) == {}
 
 
