@@ -472,7 +472,7 @@ def removals(config: Config, names: Sequence[str]) -> dict[str, tuple[State, lis
                 item for path, item in listed.items() if path.startswith(records.rows_prefix(name))
             ]
             own = [each for each in writers if each.name.partition("/")[0] == name]
-            others = [each for each in writers if each.name.partition("/")[0] != name]
+            others = [each for each in writers if each.name.partition("/")[0] not in names]
             for folder in {state.results, *(each.results for each in own)}:
                 sharing = [
                     each.name for each in others if f"{each.results}/".startswith(f"{folder}/")

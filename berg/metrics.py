@@ -45,7 +45,7 @@ class Metrics:
         if not self.damaged:
             return ""
         lines = "1 line" if self.damaged == 1 else f"{self.damaged} lines"
-        return f"{lines} of {job}'s metrics.jsonl cannot be read, and were left out"
+        return f"{lines} of {job}'s metrics.jsonl cannot be read: left out"
 
 
 def parse(content: bytes) -> Metrics:

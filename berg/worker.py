@@ -483,7 +483,7 @@ def run_command(run: Run, mirror: Mirror) -> Ending:
                 mirror.give_up()
         finally:
             if left := command.end_leftovers():
-                run.say(f"Ended {left} processes that the command left running")
+                run.say(f"Ended what the command left running: {left} process{'es' * (left > 1)}")
     if job.is_devbox:
         return run.ending or Ending(STOPPED, "somebody ended its process `sleep`")
     if run.ending:

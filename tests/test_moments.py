@@ -482,8 +482,8 @@ def test_a_folder_that_is_never_quiet_is_known_at_one_instant(cloud: Cloud, tmp_
     try:
         until((own / "b").exists)
         assert mirror.sync() and mirror.was_restless
-        bare, _ = mirrored(cloud, tmp_path / "1", "restless")  # which stops nobody
-        assert bare.instant().moving >= {"restless/a", "restless/b"}
+        mirror.stopped = None  # nobody can be
+        assert mirror.instant().moving >= {"restless/a", "restless/b"}
     finally:
         over.set()
         writer.join()
@@ -575,6 +575,13 @@ def test_a_pass_that_is_given_up_leaves_the_last_one_its_time(
     (own / "file").write_text("newer content")
     missing = mirror.finish(0.5)
     assert {*missing} == {"", "given-up/file"} and missing[""]
+
+
+def test_the_last_results_have_time_as_long_as_bytes_are_sent(cloud: Cloud, tmp_path: Path) -> None:
+    mirror, own = mirrored(cloud, tmp_path, "takes-long")
+    mirror.on_bytes = lambda _: time.sleep(0.4)
+    (own / "model").write_bytes(bytes(64 << 20))
+    assert mirror.finish(1, 0, 60) == {}
 
 
 @pytest.mark.parametrize("mode", ["WAL", "DELETE"])

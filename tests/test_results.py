@@ -53,6 +53,9 @@ def test_results_in_a_folder_that_others_have_as_well_stay(cloud: Cloud) -> None
     said = json.loads(cloud.ok("fetch", "rows", "--json").out)
     assert (cloud.home / "berg_results/of-a/file").read_text() == "1"
     assert Path(said["table"]).read_text().endswith("\nrows/0,SUCCEEDED,,,a\n")
+    put(cloud, "also-inner", folder="top/inner")
+    assert "stays" not in cloud.ok("rm", "-y", "inner", "also-inner").err
+    assert not cloud.names("berg_results/top/")
 
 
 @pytest.mark.slow

@@ -176,6 +176,7 @@ def test_the_machine_that_ends_the_job_tells_it_and_no_other_one(
         "results": f"gs://{cloud.config.bucket}/berg_results/{job.name}",
     }  # fmt: skip
     assert not cloud.secrets(job.name)
+    assert notify.message(run, Ending("LOST"))[1]["exit_code"] is None
     own.ended(run, ending)  # by another machine
     assert len(hook.told) == 1 and not run.log.exists()
     secrets.store(cloud.config, job, name, {"no": "url"})
